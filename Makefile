@@ -1,0 +1,50 @@
+# Every target creates or reuses .venv; only python3.11 (with venv) and make must be there.
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+BIN := .venv/bin
+WORKERS ?= 2
+
+.PHONY: help env demo test test-fast test-gpu lint format bench docs wheel constraints clean
+
+help:  ## list the targets
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
+
+env:  ## create or refresh .venv
+	@$(PYTHON) tools/setup_env.py
+
+demo: env  ## prefill engine, decode engine and proxy on this machine, tokens compared
+	$(BIN)/pdkv demo
+
+test: env  ## all tests, real engines included
+	$(BIN)/python -m pytest -m "not engine" -n $(WORKERS)
+	$(BIN)/python -m pytest -m engine
+
+test-fast: env  ## tests without engines
+	$(BIN)/python -m pytest -m "not engine and not slow" -n $(WORKERS)
+
+test-gpu: env  ## tests that need a CUDA device
+	$(BIN)/python -m pytest -m gpu
+
+lint: env  ## style, types, architecture
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest -q tests/architecture
+
+format: env  ## rewrite files to style
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: env  ## benchmarks; results under out/
+	$(BIN)/python -m benchmarks
+
+docs: env  ## rewrite the generated parts of README.md and ARCHITECTURE.md
+	$(BIN)/python -m tools.render_docs
+
+wheel: env  ## build the wheel into dist/
+	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist .
+
+constraints: env  ## pin what is installed now, after the tests have passed
+	$(BIN)/python -m pip freeze --exclude-editable | sed 's/+cpu$$//' | grep -v '^triton==' > constraints.txt
+
+clean:  ## remove the environment and caches
+	rm -rf .venv build dist out .mypy_cache .ruff_cache .pytest_cache .hypothesis
