@@ -1,0 +1,1 @@
+"""Device kernels, one operation a file. Nothing here imports pdkv_connector."""
