@@ -1,0 +1,46 @@
+"""Engines kept alive between tests: a start costs ten times what a test costs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.engines.rig.process import EngineProcess
+from tests.engines.rig.spec import EngineSpec
+
+
+class EngineShelf:
+    """At most `capacity` engines (about 3 GB each); the least recently used one is stopped first."""
+
+    def __init__(self, folder: Path, capacity: int = 4) -> None:
+        self._folder = folder
+        self._capacity = capacity
+        self._engines: dict[str, EngineProcess] = {}
+        self._num_starts = 0
+
+    def get(self, *specs: EngineSpec) -> list[EngineProcess]:
+        """Engines for `specs`, running and ready; missing ones are started side by side. Names identify specs."""
+        for spec in specs:
+            engine = self._engines.pop(spec.name, None)
+            if engine is not None and engine.alive:
+                self._engines[spec.name] = engine
+        missing = [spec for spec in specs if spec.name not in self._engines]
+        self._make_room(len(missing), {spec.name for spec in specs})
+        for spec in missing:
+            self._engines[spec.name] = self._start(spec)
+        return [self._engines[spec.name].wait_ready() for spec in specs]
+
+    def _start(self, spec: EngineSpec) -> EngineProcess:
+        self._num_starts += 1
+        return EngineProcess(spec, self._folder / f"{spec.name}-{self._num_starts}.log")
+
+    def _make_room(self, num_new: int, wanted: set[str]) -> None:
+        for name in [name for name in self._engines if name not in wanted]:
+            if len(self._engines) + num_new <= self._capacity:
+                return
+            self._engines.pop(name).stop()
+
+    def stop_all(self) -> None:
+        """Stop every engine."""
+        for engine in self._engines.values():
+            engine.stop()
+        self._engines.clear()
