@@ -124,7 +124,7 @@ def _fields() -> dict[str, _Field]:
     hints = get_type_hints(Config, include_extras=True)
     table = {}
     for info in msgspec.structs.fields(Config):
-        default = info.default_factory() if info.default is msgspec.NODEFAULT else info.default  # type: ignore[misc]
+        default = info.default_factory() if info.default is msgspec.NODEFAULT else info.default
         meaning = next(meta.description for meta in get_args(hints[info.name]) if isinstance(meta, Meta))
         table[info.name] = _Field(info.name, ENV_PREFIX + info.name.upper(), hints[info.name], default, meaning or "")
     return table

@@ -1,0 +1,20 @@
+"""Marks that decide by themselves whether a test can run here."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+
+def _has_gpu() -> bool:
+    return any(Path("/dev").glob("nvidia[0-9]*"))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip `gpu` tests where there is no device; looks at /dev, because importing torch to ask costs seconds."""
+    if _has_gpu():
+        return
+    for item in items:
+        if item.get_closest_marker("gpu"):
+            item.add_marker(pytest.mark.skip(reason="no CUDA device"))
