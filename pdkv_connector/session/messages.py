@@ -36,7 +36,7 @@ MAX_NOTIFICATION_BYTES = 1 << 10
 Name = Annotated[str, Meta(max_length=256)]
 Reason = Annotated[str, Meta(max_length=1024)]
 Count = Annotated[int, Meta(ge=0, lt=1 << 48)]
-Address = Annotated[int, Meta(ge=0, lt=1 << 63)]
+Address = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
 Blob = Annotated[bytes, Meta(max_length=1 << 17)]
 
 
@@ -62,7 +62,7 @@ class ProducerState(enum.StrEnum):
 class LayerFact(Struct, frozen=True, array_like=True):
     """Shape of one layer's KV on one rank: `[num_planes, heads, tokens, head_dim]` of `dtype`.
 
-    `heads` are global KV head indices held by the rank; `window` is the attention window in tokens, 0 for full attention.
+    `heads` are global KV head indices held by the rank; `window` is the attention window in tokens, 0 for full.
     """
 
     name: Name
@@ -247,7 +247,7 @@ def encode(instance: str, message: Message) -> bytes:
 
 
 def decode(frame: bytes) -> Frame:
-    """Decode one frame. Raises ProtocolError, naming the fault, for anything malformed, oversized or of another version."""
+    """Decode one frame. Raises ProtocolError, naming the fault: malformed, oversized or of another version."""
     if len(frame) > MAX_FRAME_BYTES:
         raise ProtocolError(f"frame of {len(frame)} bytes exceeds the bound of {MAX_FRAME_BYTES} bytes")
     try:

@@ -1,0 +1,145 @@
+"""What a decode rank makes of the messages of its producers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from pdkv_connector.errors import HandshakeRefused
+from pdkv_connector.session import messages as msg
+from pdkv_connector.session.compatibility import check_facts, plan_wants
+from pdkv_connector.session.consumer_book import ConsumerBook
+from pdkv_connector.session.consumer_leg import ConsumerLeg
+from pdkv_connector.session.consumer_peer import ConsumerPeer
+from pdkv_connector.session.consumer_transfer import ConsumerTransfer
+from pdkv_connector.session.events import Heard
+from pdkv_connector.session.messages import Facts, RefuseCode
+
+
+class ProducerDesk:
+    """Welcomes, standings, refusals and farewells of producers, written into the book."""
+
+    def __init__(self, book: ConsumerBook, facts: Facts) -> None:
+        self.book = book
+        self.facts = facts
+
+    def hear(self, event: Heard, now: float) -> None:
+        """Take one message; a changed instance is a restarted process, whose old transfers are over."""
+        peer = self.book.peers.get(event.peer)
+        handler = _MESSAGES.get(type(event.message))
+        if peer is None or handler is None:
+            return
+        if peer.instance and peer.instance != event.instance:
+            self._restarted(peer, now)
+        peer.heard_at = now
+        handler(self, peer, event, now)
+
+    def _restarted(self, peer: ConsumerPeer, now: float) -> None:
+        if peer.ready:
+            peer.greet("restart", now)
+        for transfer, leg in self.book.legs_of(peer.endpoint):
+            if leg.register is not None:
+                self.book.fail(transfer, f"producer {peer.endpoint} restarted", now)
+                self.book.close_leg(transfer, leg)
+
+    def _on_welcome(self, peer: ConsumerPeer, event: Heard, now: float) -> None:
+        welcome: msg.Welcome = event.message  # type: ignore[assignment]
+        if not peer.greeting:
+            return
+        try:
+            check_facts(welcome.facts, self.facts)
+        except HandshakeRefused as refusal:
+            self._refused(peer, str(refusal), now)
+            return
+        peer.machine.fire("welcome")
+        peer.welcome, peer.instance = welcome, event.instance
+        for transfer, leg in self.book.legs_of(peer.endpoint):
+            if leg.register is None:
+                self.register(transfer, leg, peer, now)
+
+    def register(self, transfer: ConsumerTransfer, leg: ConsumerLeg, peer: ConsumerPeer, now: float) -> None:
+        """Ask a welcomed producer for this leg's KV, with one credit to start."""
+        assert peer.welcome is not None
+        wanted = transfer.wanted
+        leg.prepare(plan_wants(peer.welcome.facts, self.facts, wanted.needs, leg.plan.global_heads))
+        if leg.parts:
+            leg.borrow(self.book.ring)
+        leg.register = msg.Register(
+            wanted.transfer_id,
+            transfer.epoch,
+            wanted.num_prompt_tokens,
+            wanted.prompt_digest,
+            leg.plan.num_consumers,
+            tuple(part.want for part in leg.parts),
+            tuple(leg.lent.values()),
+        )
+        leg.registered_at = now
+        self.book.send(peer.endpoint, leg.register)
+        if all(other.register for other in transfer.legs.values()) and (layer := transfer.uncovered_layer(self.facts)):
+            self.book.fail(transfer, f"no producer rank supplies layer {layer} in full", now)
+        self.book.advance(transfer, now)
+
+    def _on_alive(self, peer: ConsumerPeer, event: Heard, now: float) -> None:
+        alive: msg.Alive = event.message  # type: ignore[assignment]
+        for standing in alive.standings:
+            found = self.book.find(peer.endpoint, standing.transfer_id, standing.epoch)
+            if found is None:
+                continue
+            transfer, leg = found
+            leg.acknowledged = True
+            leg.stand(standing, now)
+            if standing.state is not msg.ProducerState.UNKNOWN:
+                transfer.unknown_since = float("inf")
+            self.book.advance(transfer, now)
+
+    def _on_refuse(self, peer: ConsumerPeer, event: Heard, now: float) -> None:
+        refuse: msg.Refuse = event.message  # type: ignore[assignment]
+        if refuse.code is RefuseCode.HELLO_REQUIRED:
+            self._forgotten(peer, now)
+        elif not refuse.transfer_id:
+            self._refused(peer, refuse.reason, now)
+        elif found := self.book.find(peer.endpoint, refuse.transfer_id, refuse.epoch):
+            transfer, leg = found
+            self.book.fail(transfer, f"producer {peer.endpoint} refused: {refuse.reason}", now)
+            self._settle_refused(transfer, leg)
+
+    def _settle_refused(self, transfer: ConsumerTransfer, leg: ConsumerLeg) -> None:
+        """A leg that was never acknowledged has no writes to wait for; others wait for Closed."""
+        if not leg.acknowledged:
+            self.book.close_leg(transfer, leg)
+
+    def _forgotten(self, peer: ConsumerPeer, now: float) -> None:
+        """The producer does not know this process: greet again, and give up what it has forgotten."""
+        if peer.ready:
+            peer.greet("restart", now)
+            for transfer, leg in self.book.legs_of(peer.endpoint):
+                if leg.register is not None:
+                    self.book.fail(transfer, f"producer {peer.endpoint} has forgotten this consumer", now)
+
+    def _refused(self, peer: ConsumerPeer, reason: str, now: float) -> None:
+        if not peer.greeting:
+            return
+        peer.machine.fire("refuse")
+        for transfer, _ in self.book.legs_of(peer.endpoint):
+            self.book.fail(transfer, f"producer {peer.endpoint} refused the handshake: {reason}", now)
+
+    def _on_abort(self, peer: ConsumerPeer, event: Heard, now: float) -> None:
+        abort: msg.Abort = event.message  # type: ignore[assignment]
+        if found := self.book.find(peer.endpoint, abort.transfer_id, abort.epoch):
+            self.book.fail(found[0], f"producer {peer.endpoint} gave up: {abort.reason}", now)
+
+    def _on_closed(self, peer: ConsumerPeer, event: Heard, now: float) -> None:
+        closed: msg.Closed = event.message  # type: ignore[assignment]
+        if found := self.book.find(peer.endpoint, closed.transfer_id, closed.epoch):
+            transfer, leg = found
+            if not leg.complete:
+                self.book.fail(transfer, f"producer {peer.endpoint} closed the transfer early", now)
+            self.book.close_leg(transfer, leg)
+
+
+_MESSAGES: dict[type, Callable[[ProducerDesk, ConsumerPeer, Heard, float], None]] = {
+    msg.Welcome: ProducerDesk._on_welcome,
+    msg.Alive: ProducerDesk._on_alive,
+    msg.Refuse: ProducerDesk._on_refuse,
+    msg.Abort: ProducerDesk._on_abort,
+    msg.Closed: ProducerDesk._on_closed,
+}

@@ -1,0 +1,41 @@
+"""One producer rank as its consumer sees it: handshake, liveness, restarts."""
+
+from __future__ import annotations
+
+from pdkv_connector.session.messages import Welcome
+from pdkv_connector.session.states import PEER, Machine, PeerPhase
+
+
+class ConsumerPeer:
+    """A dialled producer. Its PeerId is its endpoint `host:port`; `instance` tells its processes apart."""
+
+    def __init__(self, endpoint: str, now: float) -> None:
+        self.endpoint = endpoint
+        self.machine: Machine[PeerPhase] = Machine(PEER, PeerPhase.GREETING)
+        self.instance = ""
+        self.welcome: Welcome | None = None
+        self.expects_engine_id = ""
+        self.heard_at = now
+        self.greeted_at = float("-inf")
+        self.beat_at = float("-inf")
+        self.busy_since = float("inf")
+
+    @property
+    def ready(self) -> bool:
+        """True when transfers may be registered."""
+        return self.machine.state is PeerPhase.READY
+
+    @property
+    def greeting(self) -> bool:
+        """True while a Hello is unanswered."""
+        return self.machine.state is PeerPhase.GREETING
+
+    def silent_s(self, now: float) -> float:
+        """Seconds without a word since something was asked of this peer."""
+        return now - max(self.heard_at, self.busy_since)
+
+    def greet(self, trigger: str, now: float) -> None:
+        """Start a handshake over: `dial` after a loss or a refusal, `restart` when the process behind it changed."""
+        self.machine.fire(trigger)
+        self.welcome, self.instance = None, ""
+        self.heard_at, self.greeted_at = now, float("-inf")

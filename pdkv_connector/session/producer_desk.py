@@ -1,0 +1,181 @@
+"""What a prefill rank answers to the messages of its consumers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from pdkv_connector.errors import HandshakeRefused, LayoutError
+from pdkv_connector.session import messages as msg
+from pdkv_connector.session.actions import Connect, LegKey
+from pdkv_connector.session.compatibility import check_facts, token_head_bytes
+from pdkv_connector.session.events import Heard
+from pdkv_connector.session.messages import PROTOCOL_VERSION, Facts, RefuseCode
+from pdkv_connector.session.producer_book import ProducerBook
+from pdkv_connector.session.producer_leg import ProducerLeg
+from pdkv_connector.session.producer_transfer import ProducerTransfer
+from pdkv_connector.session.slab_queue import SlabQueue
+from pdkv_connector.types import PeerId, TransferId
+
+
+class ConsumerDesk:
+    """Handshakes, registrations, acknowledgements and farewells of consumers, written into the book."""
+
+    def __init__(
+        self, book: ProducerBook, engine_id: str, facts: Facts, transport: str, metadata: bytes, slot_bytes: int
+    ) -> None:
+        self.book = book
+        self.engine_id = engine_id
+        self.facts = facts
+        self._transport = transport
+        self._metadata = metadata
+        self._slot_bytes = slot_bytes
+        self._layer_bytes = tuple(token_head_bytes(layer) for layer in facts.layers)
+
+    def hear(self, event: Heard, now: float) -> None:
+        """Answer one message; strangers are asked to greet first."""
+        known = self.book.peers.get(event.peer)
+        if isinstance(event.message, msg.Hello):
+            self._on_hello(event.peer, event.instance, event.message)
+        elif known is None or known[1] != event.instance:
+            self.book.refuse(
+                event.peer, "", 0, RefuseCode.HELLO_REQUIRED, "say Hello first: this producer does not know you"
+            )
+        elif handler := _MESSAGES.get(type(event.message)):
+            handler(self, event.peer, event.message, now)
+
+    def _on_hello(self, peer: PeerId, instance: str, hello: msg.Hello) -> None:
+        try:
+            codec = self._accept(hello)
+        except HandshakeRefused as refusal:
+            self.book.refuse(peer, "", 0, RefuseCode.INCOMPATIBLE, str(refusal))
+            return
+        known = self.book.peers.get(peer)
+        if known is not None and known[1] != instance:
+            self.book.lose_peer(peer, "consumer restarted")
+        if known is None or known != (hello, instance):
+            self.book.peers[peer] = (hello, instance)
+            self.book.actions.append(Connect(peer, hello.transport_metadata))
+        self.book.send(
+            peer,
+            msg.Welcome(self.engine_id, PROTOCOL_VERSION, self.facts, codec, self._metadata, self.book.timing.lease_s),
+        )
+
+    def _accept(self, hello: msg.Hello) -> str:
+        if not hello.protocol_min <= PROTOCOL_VERSION <= hello.protocol_max:
+            raise HandshakeRefused(
+                f"protocol differs: producer speaks {PROTOCOL_VERSION}, "
+                f"consumer {hello.protocol_min} to {hello.protocol_max}"
+            )
+        if hello.expects_engine_id and hello.expects_engine_id != self.engine_id:
+            raise HandshakeRefused(
+                f"engine_id differs: this is {self.engine_id!r}, consumer expects {hello.expects_engine_id!r} "
+                "(the producer restarted, or the router mixes up its producers)"
+            )
+        if hello.transport != self._transport:
+            raise HandshakeRefused(
+                f"transport differs: producer has {self._transport!r}, consumer has {hello.transport!r}"
+            )
+        return check_facts(self.facts, hello.facts)
+
+    def _on_register(self, peer: PeerId, register: msg.Register, now: float) -> None:
+        if register.transfer_id in self.book.ended:
+            reason = f"transfer ended: {self.book.ended[register.transfer_id]}"
+            self.book.refuse(peer, register.transfer_id, register.epoch, RefuseCode.ENDED, reason)
+            return
+        transfer = self.book.transfers.setdefault(
+            register.transfer_id, self.book.new_transfer(register.transfer_id, None)
+        )
+        if not transfer.live or peer in transfer.served:
+            self.book.refuse(peer, register.transfer_id, register.epoch, RefuseCode.ENDED, transfer.outcome or "served")
+            return
+        transfer.touched_at = now
+        leg = transfer.leg_of(peer, register.epoch) or self._new_leg(transfer, peer, register)
+        if leg is not None:
+            leg.heard_at = now
+            self.book.send(peer, msg.Alive((transfer.standing(register.epoch),)))
+
+    def _new_leg(self, transfer: ProducerTransfer, peer: PeerId, register: msg.Register) -> ProducerLeg | None:
+        hello, _ = self.book.peers[peer]
+        try:
+            self._check_wants(register)
+            slot_bytes = min(self._slot_bytes, hello.ring.slot_bytes)
+            queue = SlabQueue(register.wants, self._layer_bytes, slot_bytes)
+        except (HandshakeRefused, LayoutError) as error:
+            self.book.refuse(peer, register.transfer_id, register.epoch, RefuseCode.BAD_REQUEST, str(error))
+            self.book.close_if_done(transfer)
+            return None
+        codec = check_facts(self.facts, hello.facts)
+        key = LegKey(register.transfer_id, peer, register.epoch)
+        leg = ProducerLeg(key, register, queue, hello.ring, codec)
+        transfer.add_leg(leg)
+        self.book.turn[key] = leg
+        if transfer.machine.can("registered"):
+            transfer.machine.fire("registered")
+        self.book.check_prompt(transfer, leg)
+        return leg if key in transfer.legs else None
+
+    def _check_wants(self, register: msg.Register) -> None:
+        for want in register.wants:
+            layers_known = all(layer < len(self.facts.layers) for layer in want.layers)
+            tokens_known = want.tokens.start >= 0 and want.tokens.stop <= register.num_prompt_tokens
+            if not layers_known or not tokens_known:
+                raise HandshakeRefused(f"transfer {register.transfer_id} wants KV that does not exist: {want}")
+            num_heads = min(len(self.facts.layers[layer].heads) for layer in want.layers) if want.layers else 0
+            if not (0 <= want.heads.start < want.heads.stop <= num_heads):
+                raise HandshakeRefused(f"transfer {register.transfer_id} wants heads {want.heads} of {num_heads}")
+
+    def _on_ack(self, peer: PeerId, ack: msg.Ack, now: float) -> None:
+        found = self.book.find(peer, ack.transfer_id, ack.epoch)
+        if found is None:
+            self.book.refuse(
+                peer, ack.transfer_id, ack.epoch, RefuseCode.ENDED, self.book.ended.get(ack.transfer_id, "unknown")
+            )
+            return
+        transfer, leg = found
+        transfer.touched_at = leg.heard_at = now
+        freed, repeats = leg.acknowledge(ack, now, self.book.timing.resend_s)
+        self.book.send_slots += freed
+        self.book.actions += repeats
+        if leg.failure:
+            self.book.abort_leg(transfer, leg, leg.failure)
+
+    def _on_heartbeat(self, peer: PeerId, heartbeat: msg.Heartbeat, now: float) -> None:
+        standings = []
+        for transfer_id, epoch in heartbeat.transfers:
+            found = self.book.find(peer, transfer_id, epoch)
+            if found is None:
+                self.book.refuse(
+                    peer, transfer_id, epoch, RefuseCode.ENDED, self.book.ended.get(transfer_id, "unknown")
+                )
+                continue
+            transfer, leg = found
+            transfer.touched_at = leg.heard_at = now
+            standings.append(transfer.standing(epoch))
+        self.book.send(peer, msg.Alive(tuple(standings)))
+
+    def _on_delivered(self, peer: PeerId, delivered: msg.Delivered, _now: float) -> None:
+        self._end_by_consumer(peer, delivered.transfer_id, delivered.epoch, "delivered")
+
+    def _on_abort(self, peer: PeerId, abort: msg.Abort, _now: float) -> None:
+        self._end_by_consumer(peer, abort.transfer_id, abort.epoch, f"aborted by consumer: {abort.reason}")
+
+    def _end_by_consumer(self, peer: PeerId, transfer_id: TransferId, epoch: int, outcome: str) -> None:
+        found = self.book.find(peer, transfer_id, epoch)
+        if found is not None:
+            self.book.end_leg(found[0], found[1], outcome)
+        elif not self._fencing(peer, transfer_id, epoch):
+            self.book.send(peer, msg.Closed(transfer_id, epoch))
+
+    def _fencing(self, peer: PeerId, transfer_id: TransferId, epoch: int) -> bool:
+        transfer = self.book.transfers.get(transfer_id)
+        return transfer is not None and transfer.leg_of(peer, epoch) is not None
+
+
+_MESSAGES: dict[type, Callable[[ConsumerDesk, PeerId, Any, float], None]] = {
+    msg.Register: ConsumerDesk._on_register,
+    msg.Ack: ConsumerDesk._on_ack,
+    msg.Heartbeat: ConsumerDesk._on_heartbeat,
+    msg.Delivered: ConsumerDesk._on_delivered,
+    msg.Abort: ConsumerDesk._on_abort,
+}
