@@ -1,4 +1,4 @@
-"""The KV itself is equal on both engines, layer by layer and bit by bit; in bfloat16 too, where tokens prove nothing."""
+"""The KV itself is equal on both engines, layer by layer, bit by bit; in bfloat16 too, where tokens prove nothing."""
 
 from __future__ import annotations
 

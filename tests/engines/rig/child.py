@@ -7,9 +7,11 @@ The process ends with its standard input, whatever the engine does at that momen
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import queue
+import signal
 import sys
 import threading
 import traceback
@@ -23,6 +25,7 @@ from tests.engines.rig.threads import settle
 Command = dict[str, Any]
 IDLE_WAIT_S = 0.2
 EXIT_CRASHED = 3
+PR_SET_PDEATHSIG = 1
 
 
 class Channel:
@@ -105,8 +108,14 @@ def take_pipes() -> Channel:
     return Channel(sys.stdin, sink)
 
 
-def main() -> int:
+def die_with_parent() -> None:
+    """Ask the kernel for SIGKILL when the parent ends: end of file does not reach a stopped process."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def main() -> None:
     """Start the engine, serve, stop; a crash of the engine is reported with its traceback."""
+    die_with_parent()
     channel = take_pipes()
     start = json.loads(sys.stdin.readline())
     os.sched_setaffinity(0, {start["core"]})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import signal
 import subprocess
 import sys
 import threading
@@ -179,9 +180,19 @@ class EngineProcess:
         """Forget cached prefixes, once no request holds a block any more."""
         wait_until(lambda: bool(self.call("reset_prefix_cache")), f"an idle engine {self.spec.name}", timeout_s)
 
+    def pause(self) -> None:
+        """Stop the clock of an idle engine (SIGSTOP), so that its polling costs others nothing."""
+        self.wait_ready()
+        self._process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Undo `pause`."""
+        self._process.send_signal(signal.SIGCONT)
+
     def stop(self) -> None:
         """Stop the engine: asked first, killed by pid when it does not end in time."""
         # A ready engine is asked and shuts down; one that still starts ends with its standard input.
+        self.resume()
         try:
             if self.facts and self.alive:
                 self._write({"call": next(self._ids), "do": "stop"})

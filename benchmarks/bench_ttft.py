@@ -1,0 +1,113 @@
+"""Seconds that disaggregation adds to the time to first token, over a shaped link between two engines.
+
+    python -m benchmarks.bench_ttft --rates 400mbit --prompts 1024 --connectors nixl pdkv --repeats 1
+
+One run measures every contender: one engine alone (`colocated`), vLLM's NixlConnector (P first, then D with P's
+answer) and this project's connector (both at once). The figure is D's first token minus P's dispatch minus P's own
+prefill of the same prompt, measured just before on the same engine. Contenders that are not being measured are
+stopped (SIGSTOP). Needs root and iproute2; exits with 2 where a link cannot be made.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import signal
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from benchmarks import contenders, machine, netns, report
+from benchmarks.contenders import Contender, Sample, Workload
+from pdkv_connector.cli.models import ensure_model
+
+RESULTS = Path(__file__).resolve().parent / "results"
+EXIT_CANNOT = 2
+
+
+def parse(argv: list[str] | None = None) -> argparse.Namespace:
+    """Command line; every list can be cut short for a quick look."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "--rates", nargs="+", default=["100mbit", "400mbit", netns.UNSHAPED], help="tc rates, or unshaped"
+    )
+    parser.add_argument("--prompts", nargs="+", type=int, default=[1024, 4096, 7680], help="prompt lengths in tokens")
+    parser.add_argument("--connectors", nargs="+", default=list(contenders.NAMES), choices=contenders.NAMES)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--model", default="smollm2")
+    parser.add_argument("--dtype", default="bfloat16")
+    parser.add_argument("--chunk", type=int, default=1024, help="max_num_batched_tokens")
+    parser.add_argument("--max-model-len", type=int, default=8192)
+    parser.add_argument(
+        "--extra", type=json.loads, default={}, help="JSON object of settings for this project's connector"
+    )
+    parser.add_argument(
+        "--out", type=Path, default=RESULTS / "ttft.jsonl", help="file to append to; the picture lies beside"
+    )
+    parser.add_argument("--logs", type=Path, default=None, help="folder for engine logs and timelines")
+    return parser.parse_args(argv)
+
+
+def measure_all(args: argparse.Namespace, entrants: list[Contender], link: netns.ShapedLink) -> Iterator[Sample]:
+    """Every case, repetitions outermost within a rate, so that a drift of the machine meets all contenders alike."""
+    for rate in args.rates:
+        link.set_rate(rate)
+        for repeat in range(args.repeats):
+            # Each repetition starts with another contender: none is always the first after the others.
+            for contender in entrants[repeat % len(entrants) :] + entrants[: repeat % len(entrants)]:
+                contender.resume()
+                for num_tokens in args.prompts:
+                    sample = contender.measure(rate, num_tokens, repeat)
+                    print(json.dumps(sample.as_row()), file=sys.stderr, flush=True)
+                    yield sample
+                contender.pause()
+
+
+def start(args: argparse.Namespace, link: netns.ShapedLink, folder: Path, stack: ExitStack) -> list[Contender]:
+    """Start the contenders one after the other and freeze each when it is ready."""
+    workload = Workload(ensure_model(args.model), args.dtype, args.chunk, args.max_model_len, args.extra)
+    entrants = []
+    for name in args.connectors:
+        contender = Contender(name, workload, link, folder)
+        stack.callback(contender.stop)
+        contender.pause()
+        entrants.append(contender)
+    return entrants
+
+
+def settings(args: argparse.Namespace) -> dict[str, Any]:
+    """What a reader needs to repeat the run."""
+    return {key: str(value) if isinstance(value, Path) else value for key, value in vars(args).items()}
+
+
+def run(args: argparse.Namespace) -> list[Sample]:
+    """Build the link, start the engines, measure; everything made is removed again."""
+    with ExitStack() as stack:
+        folder = args.logs or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pdkv-ttft-")))
+        folder.mkdir(parents=True, exist_ok=True)
+        link = stack.enter_context(netns.ShapedLink())
+        return list(measure_all(args, start(args, link, folder, stack), link))
+
+
+def main() -> int:
+    """Run, append the result, draw, print the table."""
+    args = parse()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    described = machine.describe()
+    try:
+        samples = run(args)
+    except netns.CannotShape as error:
+        print(f"bench_ttft: {error}", file=sys.stderr)
+        return EXIT_CANNOT
+    report.append_run(args.out, described, settings(args), samples)
+    title = f"{args.model} {args.dtype}, {described['cpu']}, median of {args.repeats}, commit {described['commit'][:7]}"
+    report.draw(args.out.with_suffix(".png"), samples, title)
+    print(report.markdown_table(samples))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
