@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -35,7 +36,8 @@ class Sample:
     """One measured request, times in seconds since P was given it.
 
     `own_prefill_s` is the same engine's prefill of the same prompt without any transfer, measured just before.
-    `prefill_s` is P's first token in the measured request, `first_token_s` D's.
+    `prefill_s` is P's first token in the measured request, `first_token_s` D's. `load_1m` is the machine's load average
+    just before: above 2 on a machine of 2 cores somebody else was at work, and the figure is worth little.
     """
 
     connector: str
@@ -47,6 +49,7 @@ class Sample:
     first_token_s: float
     link_bytes: int
     num_computed_on_decode: int
+    load_1m: float
 
     @property
     def added_s(self) -> float:
@@ -98,7 +101,7 @@ class Contender:
         prompt = make_prompt(num_tokens, f"{self.name}/{rate}/{repeat}")
         own = self._engines[0].generate(prompt, 1)
         self._engines[0].reset_prefix_cache()
-        before = self._link.sent_bytes()
+        before, load_1m = self._link.sent_bytes(), os.getloadavg()[0]
         prefill, last = self._request(prompt)
         return Sample(
             connector=self.name,
@@ -110,6 +113,7 @@ class Contender:
             first_token_s=_first_token_s(last, prefill.t_added),
             link_bytes=self._link.sent_bytes() - before,
             num_computed_on_decode=0 if last is prefill else last.num_computed,
+            load_1m=load_1m,
         )
 
     def _request(self, prompt: list[int]) -> tuple[Any, Any]:

@@ -34,10 +34,8 @@ def test_decode_aborted_before_prefill_is_sent(ours: Testbed, quiet: EnginePair)
 
 def test_decode_aborted_during_transfer(ours: Testbed, quiet: EnginePair) -> None:
     ticket = quiet.start(make_prompt(NUM_TOKENS), MAX_TOKENS, "concurrent")
-    assert ticket.on_prefill is not None
-    assert ticket.on_decode is not None
     ours.timeline(quiet.decode).wait_for(ticket.transfer_id, "landed")
-    assert quiet.decode.abort(ticket.on_decode)
+    assert quiet.decode.abort(ticket.decoding())
     assert quiet.prefill.wait(ticket.on_prefill).finish_reason == "length"
     assert_released(quiet.prefill, quiet.decode)
     assert_serves(ours, quiet)
@@ -45,9 +43,8 @@ def test_decode_aborted_during_transfer(ours: Testbed, quiet: EnginePair) -> Non
 
 def test_decode_aborted_after_transfer(ours: Testbed, quiet: EnginePair) -> None:
     ticket = quiet.start(make_prompt(300), MANY_TOKENS, "concurrent")
-    assert ticket.on_decode is not None
     ours.timeline(quiet.decode).wait_for(ticket.transfer_id, "complete")
-    assert quiet.decode.abort(ticket.on_decode)
+    assert quiet.decode.abort(ticket.decoding())
     assert_released(quiet.prefill, quiet.decode)
     assert_serves(ours, quiet)
 
@@ -57,12 +54,10 @@ def test_prefill_aborted(ours: Testbed, quiet: EnginePair, moment: str) -> None:
     """D learns of it and computes the prompt itself."""
     prompt = make_prompt(NUM_TOKENS)
     ticket = quiet.start(prompt, MAX_TOKENS, "consumer_first")
-    assert ticket.on_prefill is not None
-    assert ticket.on_decode is not None
     if moment == "during":
         ours.timeline(quiet.decode).wait_for(ticket.transfer_id, "landed")
     assert quiet.prefill.abort(ticket.on_prefill)
-    decode = quiet.decode.wait(ticket.on_decode)
+    decode = quiet.decode.wait(ticket.decoding())
     assert decode.token_ids == ours.reference(quiet.decode, prompt)
     assert decode.num_computed > MAX_TOKENS, "D did not recompute: the transfer was over before the abort"
     assert ours.timeline(quiet.decode).reasons(ticket.transfer_id)

@@ -93,12 +93,10 @@ def test_prefill_engine_dies_during_transfer(ours: Testbed) -> None:
     mortal = ours.pair(ours.spec("producer", "smollm2", label="mortal"), ours.spec("consumer", "smollm2"))
     reference = ours.reference(mortal.decode, prompt)
     ticket = mortal.start(prompt, MAX_TOKENS, "concurrent")
-    assert ticket.on_decode is not None
-    assert ticket.on_prefill is not None
     ours.timeline(mortal.decode).wait_for(ticket.transfer_id, "landed")
     assert not mortal.prefill.ended(ticket.on_prefill), "P had finished: the kill came too late to test anything"
     mortal.prefill.kill()
-    decode = mortal.decode.wait(ticket.on_decode)
+    decode = mortal.decode.wait(ticket.decoding())
     assert decode.token_ids == reference
     assert ours.timeline(mortal.decode).reasons(ticket.transfer_id)
     assert_released(mortal.decode)

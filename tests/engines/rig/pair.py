@@ -21,11 +21,20 @@ def new_transfer_id(label: str = "t") -> str:
 
 @dataclass(frozen=True)
 class Ticket:
-    """One request under way on both engines; `None` where it has not been submitted yet."""
+    """One request under way on both engines; `on_decode` is None until P has answered, in sequential order.
+
+    `pdkv` are wishes both requests carry, such as `digest`.
+    """
 
     transfer_id: str
-    on_prefill: str | None
+    on_prefill: str
     on_decode: str | None
+    pdkv: Params
+
+    def decoding(self) -> str:
+        """The request on D. Raises AssertionError while there is none."""
+        assert self.on_decode is not None, "D has not been given the request yet"
+        return self.on_decode
 
 
 @dataclass(frozen=True)
@@ -70,22 +79,20 @@ class EnginePair:
         """Queue one request on both engines in the given order, without waiting where the order allows it."""
         transfer_id = new_transfer_id(order)
         if order == "sequential":
-            prefill = self.submit_prefill(prompt, transfer_id, **pdkv)
-            return Ticket(transfer_id, prefill, None)
+            return Ticket(transfer_id, self.submit_prefill(prompt, transfer_id, **pdkv), None, pdkv)
         self.producer_facts()
         if order == "consumer_first":
             decode = self.submit_decode(prompt, max_tokens, transfer_id, **pdkv)
-            return Ticket(transfer_id, self.submit_prefill(prompt, transfer_id, **pdkv), decode)
+            return Ticket(transfer_id, self.submit_prefill(prompt, transfer_id, **pdkv), decode, pdkv)
         prefill = self.submit_prefill(prompt, transfer_id, **pdkv)
-        return Ticket(transfer_id, prefill, self.submit_decode(prompt, max_tokens, transfer_id, **pdkv))
+        return Ticket(transfer_id, prefill, self.submit_decode(prompt, max_tokens, transfer_id, **pdkv), pdkv)
 
     def finish(self, ticket: Ticket, prompt: list[int], max_tokens: int) -> Outcome:
-        """Wait for both halves; in sequential order D is sent now, with P's answer as it is."""
-        assert ticket.on_prefill is not None
+        """Wait for both halves; in sequential order D is sent now, with P's answer."""
         prefill = self.prefill.wait(ticket.on_prefill)
         on_decode = ticket.on_decode
         if on_decode is None:
-            on_decode = self.decode.submit(prompt, max_tokens, prefill.kv_transfer_params)
+            on_decode = self.decode.submit(prompt, max_tokens, _forwarded(prefill.kv_transfer_params, ticket.pdkv))
         return Outcome(ticket.transfer_id, prefill, self.decode.wait(on_decode))
 
     def transfer(self, prompt: list[int], max_tokens: int, order: Order, **pdkv: Any) -> Outcome:
@@ -96,3 +103,11 @@ class EnginePair:
         """Forget cached prefixes on both engines; waits until neither holds a block for an earlier request."""
         self.prefill.reset_prefix_cache()
         self.decode.reset_prefix_cache()
+
+
+def _forwarded(answer: Params | None, wishes: Params) -> Params | None:
+    """P's answer as it is; with wishes D gets them too, and not P's digests, which it might merely repeat."""
+    if answer is None or not wishes:
+        return answer
+    pdkv = {key: value for key, value in answer["pdkv"].items() if key != "digests"}
+    return {**answer, "pdkv": {**pdkv, **wishes}}

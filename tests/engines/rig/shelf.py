@@ -17,8 +17,9 @@ class EngineShelf:
         self._engines: dict[str, EngineProcess] = {}
         self._num_starts = 0
 
-    def get(self, *specs: EngineSpec) -> list[EngineProcess]:
-        """Engines for `specs`, running and ready; missing ones are started side by side. Names identify specs."""
+    def get(self, prefill: EngineSpec, decode: EngineSpec) -> tuple[EngineProcess, EngineProcess]:
+        """Both engines, running and ready; missing ones are started side by side. Names identify specs."""
+        specs = (prefill, decode)
         for spec in specs:
             engine = self._engines.pop(spec.name, None)
             if engine is not None and engine.alive:
@@ -27,7 +28,7 @@ class EngineShelf:
         self._make_room(len(missing), {spec.name for spec in specs})
         for spec in missing:
             self._engines[spec.name] = self._start(spec)
-        return [self._engines[spec.name].wait_ready() for spec in specs]
+        return self._engines[prefill.name].wait_ready(), self._engines[decode.name].wait_ready()
 
     def _start(self, spec: EngineSpec) -> EngineProcess:
         self._num_starts += 1
@@ -38,6 +39,11 @@ class EngineShelf:
             if len(self._engines) + num_new <= self._capacity:
                 return
             self._engines.pop(name).stop()
+
+    def discard(self, *engines: EngineProcess) -> None:
+        """Stop engines a test has left in a state others should not inherit."""
+        for engine in engines:
+            self._engines.pop(engine.spec.name, engine).stop()
 
     def stop_all(self) -> None:
         """Stop every engine."""

@@ -10,7 +10,7 @@ from typing import Any
 from pdkv_connector.cli.models import ensure_model
 from tests.engines.rig.dialect import IMPATIENT, Dialect
 from tests.engines.rig.pair import EnginePair
-from tests.engines.rig.process import EngineProcess, wait_until
+from tests.engines.rig.process import EngineDied, EngineProcess, wait_until
 from tests.engines.rig.shelf import EngineShelf
 from tests.engines.rig.spec import EngineSpec
 from tests.engines.rig.timeline import Timeline
@@ -67,10 +67,13 @@ class Testbed:
         return self.folder / f"{name}.jsonl"
 
     def pair(self, prefill: EngineSpec, decode: EngineSpec) -> EnginePair:
-        """Both engines, running, with empty prefix caches."""
-        on_prefill, on_decode = self.shelf.get(prefill, decode)
-        pair = EnginePair(on_prefill, on_decode, self.dialect)
-        pair.reset()
+        """Both engines, running, with empty prefix caches; new ones if a failed test has left blocks in use."""
+        pair = EnginePair(*self.shelf.get(prefill, decode), self.dialect)
+        try:
+            pair.reset()
+        except (TimeoutError, EngineDied):
+            self.shelf.discard(pair.prefill, pair.decode)
+            pair = EnginePair(*self.shelf.get(prefill, decode), self.dialect)
         return pair
 
     def default_pair(self, model: str, dtype: str = "float32") -> EnginePair:

@@ -1,0 +1,74 @@
+"""The arithmetic and the guards of the TTFT benchmark; its engines are exercised by running it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from benchmarks import netns, report
+from benchmarks.contenders import Sample, make_prompt
+
+BASE = Sample("nixl", "400mbit", 1024, 0, 1.0, 1.1, 1.75, 24_000_000, 1, 0.5)
+
+
+def repetitions(*first_token_s: float) -> list[Sample]:
+    return [dataclasses.replace(BASE, repeat=i, first_token_s=s) for i, s in enumerate(first_token_s)]
+
+
+def test_added_is_measured_over_the_prefill_without_transfer() -> None:
+    assert BASE.added_s == pytest.approx(0.75)
+    slower_under_transfer = dataclasses.replace(BASE, prefill_s=1.7)
+    assert slower_under_transfer.added_s == BASE.added_s, "a prefill slowed by the connector must not be forgiven"
+
+
+def test_table_shows_median_and_range() -> None:
+    row = report.markdown_table(repetitions(1.5, 9.0, 2.0)).splitlines()[-1]
+    assert row == "| 400mbit | 1024 | nixl | 1.00 | 2.00 | 1.00 | 0.50 to 8.00 | 24.0 |"
+
+
+def test_run_keeps_every_repetition(tmp_path: Path) -> None:
+    path = tmp_path / "results" / "ttft.jsonl"
+    for _ in range(2):
+        report.append_run(path, {"cpu": "x"}, {"repeats": 3}, repetitions(1.5, 9.0, 2.0))
+    runs = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [[sample["added_s"] for sample in run["samples"]] for run in runs] == [[0.5, 8.0, 1.0]] * 2
+
+
+def test_prompts_of_two_measurements_share_no_prefix() -> None:
+    assert make_prompt(16, "a") == make_prompt(16, "a")
+    assert make_prompt(16, "a")[0] != make_prompt(16, "b")[0]
+
+
+def test_refusal_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(netns.shutil, "which", lambda _: None)
+    with pytest.raises(netns.CannotShape, match="apt-get install iproute2"):
+        netns.require_tools()
+    monkeypatch.setattr(netns.shutil, "which", lambda tool: tool)
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    with pytest.raises(netns.CannotShape, match="need root"):
+        netns.require_tools()
+
+
+def namespaces() -> set[str]:
+    done = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=True)
+    return {line.split()[0] for line in done.stdout.splitlines()}
+
+
+def test_link_is_removed_when_the_run_fails() -> None:
+    try:
+        netns.require_tools()
+    except netns.CannotShape as error:
+        pytest.skip(str(error))
+    made: set[str] = set()
+    with pytest.raises(RuntimeError, match="in the middle"), netns.ShapedLink() as link:
+        made = set(link.namespaces) & namespaces()
+        link.set_rate("400mbit")
+        link.set_rate(netns.UNSHAPED)
+        raise RuntimeError("in the middle")
+    assert len(made) == 2
+    assert not made & namespaces()
