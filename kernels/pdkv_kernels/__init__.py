@@ -1,1 +1,1 @@
-"""Device kernels, one operation a file. Nothing here imports pdkv_connector."""
+"""Triton kernels of pdkv-connector, one operation a file."""

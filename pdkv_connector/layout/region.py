@@ -9,7 +9,7 @@ from dataclasses import dataclass
 class AxisMap:
     """Maps an index to an element offset: `(i // factor) * outer_stride + (i % factor) * inner_stride`.
 
-    A plain strided axis has `factor` 1 and `inner_stride` 0. Two levels are enough for every layout seen: token-major and
+    A plain strided axis has `factor` 1 and `inner_stride` 0. Two levels are enough for every layout seen: token- and
     head-major GPU blocks, MLA latents, and the CPU blocks that vLLM packs for its vector and matrix units.
     """
 

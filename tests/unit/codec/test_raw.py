@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.shapes import LAYOUTS, Shape, cpu_amx, cpu_vec, element_offsets, hnd, make_memory, nhd, oracle_payload
@@ -34,6 +34,7 @@ def test_payload_is_canonical(layout: str, data: st.DataObject) -> None:
 
 @pytest.mark.parametrize("source", LAYOUTS)
 @pytest.mark.parametrize("target", LAYOUTS)
+@settings(max_examples=20)
 @given(data=st.data())
 def test_gather_then_scatter_into_another_layout(source: str, target: str, data: st.DataObject) -> None:
     packed = "cpu_amx" in {source, target}

@@ -1,0 +1,57 @@
+"""The kernels compile for sm_90 without a GPU: ptxas comes with the triton wheel."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("triton")
+
+ROOT = Path(__file__).parents[2]
+
+# A process of its own: the interpreter, on for the other tests, would hide the compiler.
+PROGRAM = """
+import importlib, sys
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+operation, dim_stride = sys.argv[1], int(sys.argv[2])
+kernel = getattr(importlib.import_module(f"pdkv_kernels.{operation}"), f"{operation}_kernel")
+pointers = {"memory": "*i16", "slab": "*i16", "block_ids": "*i64"}
+scalars = {"first_token": "i32", "num_tokens": "i32", "origin": "i64", "block_stride": "i64", "head_stride": "i64"}
+constants = {
+    "BLOCK_SIZE": 16, "HEAD_DIM": 128, "TOKEN_FACTOR": 1, "TOKEN_OUTER": 2048, "TOKEN_INNER": 0,
+    "DIM_FACTOR": 1, "DIM_OUTER": dim_stride, "DIM_INNER": 0, "TILE_TOKENS": 32, "TILE_DIMS": 128,
+}
+signature = pointers | scalars | {name: "constexpr" for name in constants}
+names = list(signature)
+aligned = [*pointers, "origin", "block_stride", "head_stride"]
+attrs = {(names.index(name),): [["tt.divisibility", 16]] for name in aligned}
+source = ASTSource(kernel, signature, constants, attrs)
+compiled = triton.compile(source, target=GPUTarget("cuda", 90, 32))
+print(len(compiled.asm["cubin"]), *(line.strip() for line in compiled.asm["ptx"].splitlines() if "ld.global" in line))
+"""
+
+
+def compile_kernel(operation: str, dim_stride: int) -> list[str]:
+    """Size of the machine code, then the global loads of the PTX."""
+    env = {**os.environ, "PYTHONPATH": str(ROOT / "kernels"), "TRITON_INTERPRET": "0"}
+    command = [sys.executable, "-c", PROGRAM, operation, str(dim_stride)]
+    run = subprocess.run(command, capture_output=True, text=True, env=env, timeout=100, check=False)
+    assert run.returncode == 0, run.stderr[-2000:]
+    return run.stdout.split(maxsplit=1)
+
+
+@pytest.mark.parametrize("operation", ["gather", "scatter"])
+def test_contiguous_dims_move_sixteen_bytes_at_a_time(operation: str) -> None:
+    size, loads = compile_kernel(operation, 1)
+    assert int(size) > 1000
+    assert "v4.b32" in loads
+
+
+def test_strided_dims_do_not() -> None:
+    assert "v4.b32" not in compile_kernel("gather", 16)[1]
