@@ -21,6 +21,15 @@ class Memory:
     device_id: int = 0
     kind: str = "DRAM"
 
+    def contains(self, other: Memory) -> bool:
+        """True when `other` lies wholly inside this memory, of the same kind and device."""
+        return (
+            (self.kind, self.device_id) == (other.kind, other.device_id)
+            and self.address <= other.address
+            and other.num_bytes >= 0
+            and other.address + other.num_bytes <= self.address + self.num_bytes
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class WriteDone:
@@ -31,7 +40,7 @@ class WriteDone:
 
 @dataclass(frozen=True, slots=True)
 class WriteFailed:
-    """Write `write_id` did not complete, for `reason`; the target may hold any part of it."""
+    """Write `write_id` did not complete, for `reason`: its source may be reused; the target may hold any part of it."""
 
     write_id: int
     reason: str
@@ -64,7 +73,7 @@ class Transport(Protocol):
         """Prepare writes to `peer`. Connecting again with new metadata replaces the old. Raises TransportError."""
 
     def write(self, peer: PeerId, source: Memory, target: Memory, notification: bytes) -> int:
-        """Start copying `source` to `peer`'s `target`; returns a write id. Raises TransportError when it cannot start."""
+        """Start copying `source` to `peer`'s `target`; returns a write id. Raises TransportError if it cannot."""
 
     def poll(self) -> list[TransportEvent]:
         """Completions and notifications since the last call."""

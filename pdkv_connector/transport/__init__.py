@@ -1,0 +1,1 @@
+"""Moves bytes between processes: slabs over a `Transport`, control messages over the `ControlPlane`."""

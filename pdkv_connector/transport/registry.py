@@ -1,0 +1,34 @@
+"""Transports by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from pdkv_connector.errors import TransportError
+from pdkv_connector.transport.base import Transport
+
+
+def _loopback(backend: str, params: Mapping[str, str]) -> Transport:
+    from pdkv_connector.transport.loopback import LoopbackTransport
+
+    if backend or params:
+        raise TransportError(f"transport 'loopback' takes no backend and no params, got {backend!r} and {dict(params)}")
+    return LoopbackTransport()
+
+
+def _nixl(backend: str, params: Mapping[str, str]) -> Transport:
+    from pdkv_connector.transport.nixl import NixlTransport
+
+    return NixlTransport(backend or "UCX", params)
+
+
+_FACTORIES: dict[str, Callable[[str, Mapping[str, str]], Transport]] = {"loopback": _loopback, "nixl": _nixl}
+
+
+def open_transport(name: str, backend: str = "", params: Mapping[str, str] | None = None) -> Transport:
+    """Open transport `name`; an empty `backend` takes its default. Raises TransportError for an unknown name."""
+    try:
+        factory = _FACTORIES[name]
+    except KeyError:
+        raise TransportError(f"unknown transport {name!r}: choose one of {', '.join(sorted(_FACTORIES))}") from None
+    return factory(backend, params or {})
