@@ -1,0 +1,1 @@
+"""One package per engine; engines are imported here and nowhere else."""

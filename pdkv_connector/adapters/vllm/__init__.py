@@ -1,0 +1,1 @@
+"""The vLLM side: plugin, connector facade, scheduler half, worker half; `compat` holds what versions change."""

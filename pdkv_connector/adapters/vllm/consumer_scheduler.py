@@ -1,0 +1,115 @@
+"""Scheduler half of a decode engine: how much KV will come, and where it goes."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pdkv_connector.adapters.vllm import compat
+from pdkv_connector.adapters.vllm.params import Broken, Consume
+from pdkv_connector.adapters.vllm.step_plan import Receive, StepPlan
+from pdkv_connector.layout.window import needed_tokens
+from pdkv_connector.types import Span, TransferId
+
+if TYPE_CHECKING:
+    from vllm.v1.core.kv_cache_manager import KVCacheBlocks
+    from vllm.v1.request import Request
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Receiving:
+    """A request that wants remote KV; `asked` once, whatever came of it."""
+
+    intent: Consume | Broken
+    prompt_digest: str
+    asked: bool = False
+    in_flight: bool = False
+
+
+class ConsumerScheduler:
+    """Answers vLLM's questions about external KV and turns allocations into StepPlan entries."""
+
+    def __init__(self, windows: Sequence[int]) -> None:
+        self._windows = windows
+        self._receiving: dict[str, Receiving] = {}
+        self._in_flight: dict[TransferId, str] = {}
+
+    def add(self, request: Request, intent: Consume | Broken) -> None:
+        """A request arrived whose KV is somewhere else."""
+        if isinstance(intent, Broken):
+            logger.error("request %s: %s", request.request_id, intent.reason)
+        self._receiving[request.request_id] = Receiving(intent, compat.prompt_digest(request))
+
+    def num_external_tokens(self, request: Request, num_local: int) -> int | None:
+        """Tokens that will come past a local hit of `num_local`; None: ask again, a sibling is fetching the same.
+
+        The last prompt token is left out: the engine computes it in any case, to sample from it.
+        """
+        receiving = self._receiving.get(request.request_id)
+        if receiving is None or receiving.asked:
+            return 0
+        if isinstance(receiving.intent, Consume) and receiving.intent.transfer_id in self._in_flight:
+            return None
+        return max(0, int(request.num_prompt_tokens) - 1 - num_local)
+
+    def allocated(self, request: Request, blocks: KVCacheBlocks, num_external: int, plan: StepPlan) -> None:
+        """Blocks are there (or nothing is to come): ask the producer, once."""
+        receiving = self._receiving.get(request.request_id)
+        if receiving is None or receiving.asked:
+            return
+        receiving.asked = True
+        intent = receiving.intent
+        if isinstance(intent, Broken):
+            if num_external:
+                plan.receives.append(Receive("", request.request_id, reason=intent.reason))
+            return
+        stop = request.num_prompt_tokens - 1
+        hit = stop - num_external
+        needs = tuple(needed_tokens(stop, hit, window) if num_external else Span(0, 0) for window in self._windows)
+        block_ids = blocks.get_block_ids() if num_external else ()
+        plan.receives.append(self._receive(request, receiving, needs, block_ids))
+        if num_external:
+            receiving.in_flight = True
+            self._in_flight[intent.transfer_id] = request.request_id
+
+    def _receive(
+        self, request: Request, receiving: Receiving, needs: tuple[Span, ...], block_ids: tuple[list[int], ...]
+    ) -> Receive:
+        intent = receiving.intent
+        assert isinstance(intent, Consume)
+        return Receive(
+            transfer_id=intent.transfer_id,
+            request_id=request.request_id,
+            engine_id=intent.engine_id,
+            endpoints=intent.endpoints,
+            tp_size=intent.tp_size,
+            num_prompt_tokens=request.num_prompt_tokens,
+            prompt_digest=receiving.prompt_digest,
+            needs=needs,
+            blocks=tuple(list(group) for group in block_ids),
+        )
+
+    def received(self, request_ids: set[str]) -> None:
+        """The workers reported these requests, well or badly."""
+        for request_id in request_ids:
+            receiving = self._receiving.get(request_id)
+            if receiving is not None and receiving.in_flight and isinstance(receiving.intent, Consume):
+                receiving.in_flight = False
+                self._in_flight.pop(receiving.intent.transfer_id, None)
+
+    def finish(self, request: Request, plan: StepPlan) -> None:
+        """The engine is done with a request; one that was never scheduled still frees the producer's blocks."""
+        receiving = self._receiving.pop(request.request_id, None)
+        if receiving is None or isinstance(receiving.intent, Broken):
+            return
+        transfer_id = receiving.intent.transfer_id
+        if receiving.in_flight:
+            self._in_flight.pop(transfer_id, None)
+            plan.cancelled.append((transfer_id, f"decode request ended as {request.status.name}"))
+        elif not receiving.asked and transfer_id not in self._in_flight:
+            nothing = tuple(Span(0, 0) for _ in self._windows)
+            plan.receives.append(self._receive(request, receiving, nothing, ()))

@@ -1,0 +1,120 @@
+"""`kv_transfer_params`: the stock keys, and ours under `pdkv`. Wrong ones give a clear reason."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+MAX_ID_LENGTH = 256
+OURS = "pdkv"
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """A request that only asks who this engine is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Produce:
+    """Prefill side: keep this request's KV for a consumer. An empty `transfer_id` lets the engine choose one."""
+
+    transfer_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Consume:
+    """Decode side: fetch this request's KV. `endpoints` are in order `pp_rank * tp_size + tp_rank`."""
+
+    transfer_id: str
+    engine_id: str
+    endpoints: tuple[str, ...]
+    tp_size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """The parameters ask for a transfer but cannot be used, for `reason`; the engine's failure policy decides."""
+
+    reason: str
+
+
+class _Ours(msgspec.Struct, forbid_unknown_fields=True):
+    transfer_id: str = ""
+    endpoints: tuple[str, ...] = ()
+    engine_id: str = ""
+    tp_size: int = 0
+    pp_size: int = 1
+    probe: bool = False
+    digest: bool = False
+
+
+Intent = Probe | Produce | Consume | Broken | None
+
+
+def parse(params: Mapping[str, Any] | None) -> Intent:
+    """What a request's `kv_transfer_params` ask for; None when they ask for nothing."""
+    if not params:
+        return None
+    try:
+        ours = msgspec.convert(params.get(OURS) or {}, _Ours)
+    except msgspec.ValidationError as error:
+        return Broken(f"kv_transfer_params[{OURS!r}]={params.get(OURS)!r} is invalid: {error}")
+    if len(ours.transfer_id) > MAX_ID_LENGTH:
+        return Broken(f"transfer_id of {len(ours.transfer_id)} characters is longer than {MAX_ID_LENGTH}")
+    if params.get("do_remote_prefill"):
+        return _consume(params, ours)
+    if params.get("do_remote_decode"):
+        return Produce(ours.transfer_id)
+    return Probe() if ours.probe else None
+
+
+def _consume(params: Mapping[str, Any], ours: _Ours) -> Consume | Broken:
+    if not ours.transfer_id:
+        return Broken(
+            f"kv_transfer_params name no transfer: set {OURS}.transfer_id on both legs, or pass on what the prefill "
+            "engine returned"
+        )
+    endpoints = ours.endpoints or _stock_endpoint(params)
+    if not endpoints:
+        return Broken(
+            f"transfer {ours.transfer_id}: kv_transfer_params name no producer: set {OURS}.endpoints, "
+            "or remote_host and remote_port"
+        )
+    tp_size = ours.tp_size or int(params.get("tp_size") or 1)
+    return Consume(ours.transfer_id, str(params.get("remote_engine_id") or ""), tuple(endpoints), tp_size)
+
+
+def _stock_endpoint(params: Mapping[str, Any]) -> tuple[str, ...]:
+    host, port = params.get("remote_host"), params.get("remote_port")
+    return (f"{host}:{port}",) if host and port else ()
+
+
+def announcement(engine_id: str, endpoints: Sequence[str], tp_size: int, pp_size: int) -> dict[str, Any]:
+    """How to reach this producer: stock keys name rank 0, ours name every rank."""
+    host, _, port = endpoints[0].rpartition(":")
+    return {
+        "do_remote_prefill": True,
+        "do_remote_decode": False,
+        "remote_engine_id": engine_id,
+        "remote_host": host,
+        "remote_port": int(port),
+        "tp_size": tp_size,
+        OURS: {"engine_id": engine_id, "endpoints": list(endpoints), "tp_size": tp_size, "pp_size": pp_size},
+    }
+
+
+def offer(
+    announced: dict[str, Any], transfer_id: str, request_id: str, block_ids: Sequence[Sequence[int]], num_tokens: int
+) -> dict[str, Any]:
+    """What a prefill response carries to the decode engine, by way of the router."""
+    groups = [list(group) for group in block_ids]
+    return {
+        **announced,
+        "remote_request_id": request_id,
+        "remote_block_ids": groups[0] if len(groups) == 1 else groups,
+        "remote_num_tokens": num_tokens,
+        OURS: {**announced[OURS], "transfer_id": transfer_id},
+    }

@@ -1,0 +1,145 @@
+"""Scheduler half of a prefill engine: follows each request whose KV a consumer will fetch."""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pdkv_connector.adapters.vllm import compat
+from pdkv_connector.adapters.vllm.params import Produce, offer
+from pdkv_connector.adapters.vllm.step_plan import Offer, SendStep, StepPlan
+from pdkv_connector.layout.window import needed_tokens
+from pdkv_connector.types import Span, TransferId
+
+if TYPE_CHECKING:
+    from vllm.v1.core.sched.output import SchedulerOutput
+    from vllm.v1.request import Request
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Sending:
+    """A tracked request; `started` once the engine gave it blocks."""
+
+    transfer_id: TransferId
+    request: Request
+    started: bool = False
+    pinned: bool = False
+
+
+class ProducerScheduler:
+    """Turns the engine's scheduling into StepPlan entries."""
+
+    def __init__(self, windows: Sequence[int], block_sizes: Sequence[int], pinned: compat.PinnedBlocks) -> None:
+        self._windows = windows
+        self._block_sizes = block_sizes
+        self._pinned = pinned
+        self._sending: dict[str, Sending] = {}
+        self._by_transfer: dict[TransferId, str] = {}
+
+    def add(self, request: Request, intent: Produce, plan: StepPlan) -> None:
+        """A request arrived that a consumer will ask for."""
+        transfer_id = intent.transfer_id or uuid.uuid4().hex
+        if transfer_id in self._by_transfer:
+            logger.error(
+                "request %s names transfer %s, which request %s is using: its KV will not be offered. "
+                "Routers must choose a new transfer_id for every request",
+                request.request_id, transfer_id, self._by_transfer[transfer_id],
+            )  # fmt: skip
+            return
+        self._sending[request.request_id] = Sending(transfer_id, request)
+        self._by_transfer[transfer_id] = request.request_id
+        plan.offers.append(
+            Offer(transfer_id, request.request_id, request.num_prompt_tokens, compat.prompt_digest(request))
+        )
+
+    def plan_step(self, output: SchedulerOutput, plan: StepPlan) -> None:
+        """Note which tokens of which tracked request this step computes, and which requests lost their blocks."""
+        if not self._sending:
+            return
+        self._note_preempted(plan)
+        for new in output.scheduled_new_reqs:
+            if sending := self._sending.get(new.req_id):
+                self._add_step(sending, new.num_computed_tokens, new.block_ids, output, plan)
+        cached = output.scheduled_cached_reqs
+        for index, request_id in enumerate(cached.req_ids):
+            if sending := self._sending.get(request_id):
+                blocks = cached.new_block_ids[index] or ()
+                self._add_step(sending, cached.num_computed_tokens[index], blocks, output, plan)
+
+    def _note_preempted(self, plan: StepPlan) -> None:
+        for sending in self._sending.values():
+            if sending.started and compat.is_preempted(sending.request):
+                sending.started = False
+                plan.revoked.append(sending.transfer_id)
+
+    def _add_step(
+        self,
+        sending: Sending,
+        num_computed: int,
+        new_blocks: tuple[list[int], ...],
+        output: SchedulerOutput,
+        plan: StepPlan,
+    ) -> None:
+        request = sending.request
+        prompt = Span(0, request.num_prompt_tokens)
+        computed = Span(num_computed, num_computed + output.num_scheduled_tokens[request.request_id]) & prompt
+        cached = Span(0, 0) if sending.started else Span(0, num_computed) & prompt
+        sending.started = True
+        if computed or cached:
+            blocks = tuple(list(group) for group in new_blocks)
+            plan.sends.append(SendStep(sending.transfer_id, cached, computed, blocks))
+        if computed.stop >= prompt.stop and not sending.pinned:
+            self._pin_window_start(sending)
+        if num_computed >= prompt.stop:
+            self._note_expired(sending, num_computed, plan)
+
+    def _pin_window_start(self, sending: Sending) -> None:
+        """The engine frees a window's oldest block as a request finishes, one token before the consumer is done with it."""
+        sending.pinned = True
+        places = [
+            (group, needed_tokens(sending.request.num_prompt_tokens - 1, 0, window).start // self._block_sizes[group])
+            for group, window in enumerate(self._windows)
+            if window
+        ]
+        if places:
+            self._pinned.pin(sending.request.request_id, places)
+
+    def _note_expired(self, sending: Sending, num_computed: int, plan: StepPlan) -> None:
+        """A prefill request that goes on decoding slides its windows past the prompt; the pinned block stays."""
+        for group, window in enumerate(self._windows):
+            if not window:
+                continue
+            first_kept = max(0, num_computed - window + 1) // self._block_sizes[group]
+            start = needed_tokens(sending.request.num_prompt_tokens - 1, 0, window).start // self._block_sizes[group]
+            if first_kept > start + 1:
+                plan.expired.append((sending.transfer_id, group, first_kept))
+
+    def finish(
+        self, request: Request, block_ids: tuple[list[int], ...], announced: dict[str, Any], plan: StepPlan
+    ) -> tuple[bool, dict[str, Any] | None]:
+        """The engine is done with a request: keep its blocks until they are released, or give the transfer up."""
+        sending = self._sending.pop(request.request_id, None)
+        if sending is None:
+            return False, None
+        transfer_id = sending.transfer_id
+        if compat.succeeded(request):
+            plan.finished.append(transfer_id)
+            return True, offer(announced, transfer_id, request.request_id, block_ids, request.num_prompt_tokens)
+        holds = sending.started
+        plan.withdrawn.append((transfer_id, f"prefill request ended as {request.status.name}", holds))
+        if not holds:
+            self.released({request.request_id})
+        return holds, None
+
+    def released(self, request_ids: set[str]) -> None:
+        """Blocks of these requests went back to the engine."""
+        for request_id in request_ids:
+            self._pinned.release(request_id)
+        gone = [transfer for transfer, request_id in self._by_transfer.items() if request_id in request_ids]
+        for transfer in gone:
+            del self._by_transfer[transfer]

@@ -1,0 +1,199 @@
+"""The connector in a worker process: hands the engine's steps to the runtime, and its results back."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from pdkv_connector.adapters.vllm import compat
+from pdkv_connector.adapters.vllm.kv_memory import describe, facts_of, groups_of
+from pdkv_connector.adapters.vllm.step_plan import RankEndpoint, Receive, StepPlan
+from pdkv_connector.config import Config
+from pdkv_connector.errors import EngineError
+from pdkv_connector.runtime.hands import Event
+from pdkv_connector.runtime.runtime import Runtime
+from pdkv_connector.session import events as ev
+from pdkv_connector.types import Span, TransferId
+
+if TYPE_CHECKING:
+    from vllm.config import VllmConfig
+    from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorTransferResults
+    from vllm.v1.kv_cache_interface import KVCacheConfig
+
+logger = logging.getLogger(__name__)
+
+
+class WorkerHalf:
+    """One per rank. Nothing here waits on the network."""
+
+    def __init__(self, vllm_config: VllmConfig, kv_config: KVCacheConfig) -> None:
+        transfer = vllm_config.kv_transfer_config
+        assert transfer is not None
+        self._config = Config.from_sources(transfer.kv_connector_extra_config, os.environ)
+        self._engine_id = transfer.engine_id or ""
+        self._vllm_config = vllm_config
+        self._kv_config = kv_config
+        self._runtime: Runtime | None = None
+        self._layer_index: dict[str, int] = {}
+        self._groups: tuple[int, ...] = ()
+        self._computing: list[tuple[TransferId, Span]] = []
+        self._num_saved = 0
+        self._step_started_s = 0.0
+        self._sent: dict[TransferId, str] = {}
+        self._received: dict[TransferId, str] = {}
+        self._refused: set[str] = set()
+
+    def register(self, kv_caches: dict[str, torch.Tensor]) -> None:
+        """The KV tensors exist: open the channels and start the runtime. Raises PdkvError, naming what is wrong."""
+        if not kv_caches:
+            raise EngineError("vLLM registered no KV tensors: models without attention KV cannot be disaggregated")
+        memory = describe(kv_caches, self._kv_config, self._vllm_config.cache_config.cache_dtype)
+        facts = facts_of(self._config, self._vllm_config, self._kv_config, memory)
+        self._groups = groups_of(self._kv_config, memory)
+        self._layer_index = {region.name: index for index, region in enumerate(memory.regions)}
+        device = str(next(iter(kv_caches.values())).device)
+        self._runtime = Runtime(self._config, self._engine_id, facts, memory, self._groups, device)
+        self._runtime.start()
+        self._log_start(len(facts.layers))
+
+    def _log_start(self, num_layers: int) -> None:
+        version = compat.installed_version()
+        if not compat.is_tested(version):
+            logger.warning("vLLM %s is outside the tested range 0.32.x; `pdkv doctor` tells more", version)
+        if not self._config.control_is_local:
+            logger.warning(
+                "control_host=%s can be reached from other machines and the control channel has no keys: "
+                "anyone who reaches it can read KV", self._config.control_host,
+            )  # fmt: skip
+        logger.info("pdkv: %d layers, control channel on %s", num_layers, self.runtime.endpoint)
+
+    @property
+    def runtime(self) -> Runtime:
+        """The runtime, once `register` was called."""
+        if self._runtime is None:
+            raise EngineError("vLLM has not registered its KV tensors yet")
+        return self._runtime
+
+    @property
+    def endpoint(self) -> RankEndpoint | None:
+        """Where this rank listens, once registered."""
+        return RankEndpoint(self._runtime.endpoint) if self._runtime else None
+
+    def before_blocks_change(self, plan: StepPlan) -> None:
+        """Called before the step may overwrite blocks that were taken back."""
+        if plan.revoked:
+            self.runtime.revoke(plan.revoked)
+        for expired in plan.expired:
+            self.runtime.expire(*expired)
+
+    def begin_step(self, plan: StepPlan) -> None:
+        """Post the step's news before the forward pass, so that nothing waits for it."""
+        self._computing = []
+        self._num_saved = 0
+        if self._runtime is None:
+            return
+        events: list[Event] = []
+        for offer in plan.offers:
+            self._sent[offer.transfer_id] = offer.request_id
+            self._runtime.timeline.note("producer", "queued", offer.transfer_id)
+            events.append(ev.Offered(offer.transfer_id, offer.num_prompt_tokens, offer.prompt_digest))
+        self._begin_sends(plan, events)
+        for transfer_id in plan.finished:
+            self._runtime.timeline.note("producer", "finished", transfer_id)
+            events.append(ev.Finished(transfer_id))
+        events += [ev.Withdrawn(*withdrawn) for withdrawn in plan.withdrawn]
+        for receive in plan.receives:
+            self._begin_receive(receive, events)
+        events += [ev.Unwanted(*cancelled) for cancelled in plan.cancelled]
+        if events:
+            self._runtime.post(events)
+
+    def _begin_sends(self, plan: StepPlan, events: list[Event]) -> None:
+        self._step_started_s = time.time()
+        every_layer = Span(0, len(self._layer_index))
+        for send in plan.sends:
+            self.runtime.tables.extend(send.transfer_id, send.new_blocks)
+            if send.cached:
+                events.append(ev.Ready(send.transfer_id, every_layer, send.cached))
+            if send.computed:
+                self._computing.append((send.transfer_id, send.computed))
+
+    def _begin_receive(self, receive: Receive, events: list[Event]) -> None:
+        if receive.reason:
+            self._refused.add(receive.request_id)
+            return
+        if receive.blocks:
+            self._received[receive.transfer_id] = receive.request_id
+            self.runtime.tables.extend(receive.transfer_id, receive.blocks)
+        self.runtime.timeline.note("consumer", "registered", receive.transfer_id)
+        events.append(
+            ev.Wanted(
+                receive.transfer_id,
+                receive.engine_id,
+                receive.endpoints,
+                receive.tp_size,
+                receive.num_prompt_tokens,
+                receive.prompt_digest,
+                tuple(receive.needs[group] for group in self._groups),
+            )
+        )
+
+    def save_layer(self, layer_name: str) -> None:
+        """The forward pass wrote this layer's KV (on a GPU: queued the writes on the current stream)."""
+        if self._computing:
+            layer = self._layer_index[layer_name]
+            self._num_saved += 1
+            self._post_ready(Span(layer, layer + 1))
+
+    def end_step(self) -> None:
+        """The step is over. Layers without a save hook of their own are ready now too."""
+        if not self._computing:
+            return
+        if self._num_saved < len(self._layer_index):
+            self._post_ready(Span(0, len(self._layer_index)))
+        for transfer_id, tokens in self._computing:
+            self.runtime.timeline.note(
+                "producer", "chunk", transfer_id,
+                tokens=[tokens.start, tokens.stop], t_start=self._step_started_s, t_stop=time.time(),
+            )  # fmt: skip
+        self._computing = []
+
+    def _post_ready(self, layers: Span) -> None:
+        events = [ev.Ready(transfer_id, layers, tokens) for transfer_id, tokens in self._computing]
+        self.runtime.post(events, after=_stream_event(self.runtime.memory.tensors[layers.start]))
+
+    def results(self, found: KVConnectorTransferResults) -> KVConnectorTransferResults:
+        """Fill in what ended since the last step."""
+        if self._refused:
+            found.finished_recving |= self._refused
+            found.failed_recving |= self._refused
+            self._refused = set()
+        outcome = self._runtime.take() if self._runtime else None
+        if outcome is None:
+            return found
+        found.finished_sending |= self._requests(self._sent, outcome.released)
+        failed = self._requests(self._received, set(outcome.failed))
+        found.finished_recving |= failed | self._requests(self._received, outcome.delivered)
+        found.failed_recving |= failed
+        return found
+
+    def _requests(self, known: dict[TransferId, str], transfer_ids: set[TransferId]) -> set[str]:
+        return {known.pop(transfer_id) for transfer_id in transfer_ids if transfer_id in known}
+
+    def stop(self) -> None:
+        """Close everything; safe to call twice."""
+        if self._runtime is not None:
+            self._runtime.stop()
+
+
+def _stream_event(tensor: Any) -> Any:
+    """A CUDA event after the work queued so far, or None on a CPU, where the KV is written when the hook runs."""
+    if tensor.device.type != "cuda":
+        return None
+    event = torch.cuda.Event()
+    event.record(torch.cuda.current_stream(tensor.device))
+    return event

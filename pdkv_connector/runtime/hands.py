@@ -1,0 +1,182 @@
+"""Carries out what the sessions decide; each deed's outcome goes back as an event."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from pdkv_connector.codec.base import SlabPart
+from pdkv_connector.errors import LayoutError, PdkvError, ProtocolError, TransportError
+from pdkv_connector.runtime.block_tables import BlockTables
+from pdkv_connector.runtime.mover import Mover
+from pdkv_connector.runtime.results import Results
+from pdkv_connector.runtime.ring_buffer import RingBuffer
+from pdkv_connector.session import actions as act
+from pdkv_connector.session import events as ev
+from pdkv_connector.session.messages import encode
+from pdkv_connector.telemetry.timeline_writer import TimelineWriter
+from pdkv_connector.transport.base import Memory, Transport
+from pdkv_connector.transport.control import ControlPlane
+from pdkv_connector.types import PeerId
+
+logger = logging.getLogger(__name__)
+
+Event = ev.ProducerEvent | ev.ConsumerEvent
+
+
+class Hands:
+    """Owns the rings and the maps between session names and transport names. One thread."""
+
+    def __init__(
+        self,
+        instance: str,
+        transport: Transport,
+        control: ControlPlane,
+        mover: Mover,
+        tables: BlockTables,
+        rings: tuple[RingBuffer, RingBuffer],
+        results: Results,
+        timeline: TimelineWriter,
+    ) -> None:
+        self._instance = instance
+        self._transport = transport
+        self._control = control
+        self._mover = mover
+        self._tables = tables
+        self._send_ring, self._receive_ring = rings
+        self._results = results
+        self._timeline = timeline
+        self._writes: dict[int, act.SlabKey] = {}
+        self._endpoint_of: dict[PeerId, str] = {}
+        self._dialled: dict[str, PeerId] = {}
+
+    @property
+    def num_writes(self) -> int:
+        """Writes in flight."""
+        return len(self._writes)
+
+    def do(self, action: act.Action) -> Event | None:
+        """Carry out one action; returns what came of it at once, if anything did."""
+        handler: Callable[[Hands, Any], Event | None] = _HANDLERS[type(action)]
+        return handler(self, action)
+
+    def session_name(self, peer: PeerId) -> str:
+        """What sessions call a control connection: producers go by endpoint, consumers by connection."""
+        return self._endpoint_of.get(peer, peer)
+
+    def write_ended(self, write_id: int, reason: str = "") -> Event | None:
+        """Translate a transport's completion; unknown ids are of writes already given up."""
+        key = self._writes.pop(write_id, None)
+        if key is None:
+            return None
+        if reason:
+            logger.warning("transfer %s: write of slab %d failed: %s", key.leg.transfer_id, key.seq, reason)
+            return ev.WriteFailed(key, reason)
+        self._timeline.note("producer", "written", key.leg.transfer_id, seq=key.seq)
+        return ev.Written(key)
+
+    def _send(self, action: act.Send) -> Event | None:
+        try:
+            self._control.send(self._control_name(action.peer), action.message)
+        except PdkvError as error:
+            logger.error("cannot send %s to %s: %s", type(action.message).__name__, action.peer, error)
+            return ev.Unreachable(action.peer, str(error))
+        return None
+
+    def _control_name(self, peer: PeerId) -> PeerId:
+        """Producers are dialled on first use; consumers have dialled us."""
+        if peer.startswith("from:"):
+            return peer
+        if peer not in self._dialled:
+            self._dialled[peer] = self._control.dial(peer)
+            self._endpoint_of[self._dialled[peer]] = peer
+        return self._dialled[peer]
+
+    def _connect(self, action: act.Connect) -> Event | None:
+        try:
+            self._transport.connect(action.peer, action.metadata)
+        except TransportError as error:
+            logger.error("cannot reach consumer %s over %s: %s", action.peer, self._transport.name, error)
+        return None
+
+    def _forget(self, action: act.Forget) -> Event | None:
+        self._transport.disconnect(action.peer)
+        return None
+
+    def _gather(self, action: act.Gather) -> Event | None:
+        tables = self._tables.of(action.key.leg.transfer_id, action.layers)
+        if tables is None:
+            return ev.GatherFailed(action.key, "the engine has taken the blocks back")
+        part = SlabPart(action.layers, tables, action.tokens, action.heads)
+        try:
+            num_bytes, checksum = self._mover.encode(action.codec, part, self._send_ring, action.send_slot)
+        except LayoutError as error:
+            return ev.GatherFailed(action.key, str(error))
+        return ev.Gathered(action.key, num_bytes, checksum)
+
+    def _write(self, action: act.Write) -> Event | None:
+        header, ring = action.header, action.ring
+        target = Memory(
+            ring.address + header.credit.slot * ring.slot_bytes, header.encoded_bytes, ring.device_id, ring.memory_kind
+        )
+        source = self._send_ring.part(action.send_slot, header.encoded_bytes)
+        try:
+            write_id = self._transport.write(action.key.leg.peer, source, target, encode(self._instance, header))
+        except PdkvError as error:
+            return ev.WriteFailed(action.key, str(error))
+        self._writes[write_id] = action.key
+        self._timeline.slab("producer", "posted", header)
+        return None
+
+    def _scatter(self, action: act.Scatter) -> Event | None:
+        header = action.header
+        self._timeline.slab("consumer", "landed", header)
+        tables = self._tables.of(header.transfer_id, action.layers)
+        if tables is None:
+            return ev.Damaged(action.key, "the engine has taken the blocks back")
+        part = SlabPart(action.layers, tables, header.tokens, action.heads)
+        try:
+            self._mover.decode(
+                header.codec, part, self._receive_ring, header.credit.slot, header.encoded_bytes, header.checksum
+            )
+        except (LayoutError, ProtocolError) as error:
+            logger.warning("transfer %s: slab %d is damaged: %s", header.transfer_id, header.seq, error)
+            return ev.Damaged(action.key, str(error))
+        self._results.count_slab(header.encoded_bytes)
+        self._timeline.note("consumer", "scattered", header.transfer_id, seq=header.seq)
+        return ev.Scattered(action.key)
+
+    def _release(self, action: act.Release) -> Event | None:
+        if action.outcome != "delivered":
+            logger.warning("transfer %s: blocks released without delivery: %s", action.transfer_id, action.outcome)
+        self._tables.drop(action.transfer_id)
+        self._results.release(action.transfer_id)
+        self._timeline.note("producer", "closed", action.transfer_id, outcome=action.outcome)
+        return None
+
+    def _deliver(self, action: act.Deliver) -> Event | None:
+        self._tables.drop(action.transfer_id)
+        self._results.deliver(action.transfer_id)
+        self._timeline.note("consumer", "complete", action.transfer_id)
+        return None
+
+    def _fail(self, action: act.Fail) -> Event | None:
+        logger.error("transfer %s failed: %s", action.transfer_id, action.reason)
+        self._tables.drop(action.transfer_id)
+        self._results.fail(action.transfer_id, action.reason)
+        self._timeline.note("consumer", "failed", action.transfer_id, reason=action.reason)
+        return None
+
+
+_HANDLERS: dict[type, Callable[[Hands, Any], Event | None]] = {
+    act.Send: Hands._send,
+    act.Connect: Hands._connect,
+    act.Forget: Hands._forget,
+    act.Gather: Hands._gather,
+    act.Write: Hands._write,
+    act.Scatter: Hands._scatter,
+    act.Release: Hands._release,
+    act.Deliver: Hands._deliver,
+    act.Fail: Hands._fail,
+}

@@ -1,0 +1,162 @@
+"""The loop of the runtime's thread: engine events, control messages, transport events, time."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+
+from pdkv_connector.errors import ProtocolError
+from pdkv_connector.runtime.hands import Event, Hands
+from pdkv_connector.session import events as ev
+from pdkv_connector.session import messages as msg
+from pdkv_connector.session.actions import Action
+from pdkv_connector.session.consumer import ConsumerSession
+from pdkv_connector.session.producer import ProducerSession
+from pdkv_connector.transport.base import Notified, Transport, TransportEvent, WriteDone, WriteFailed
+from pdkv_connector.transport.control import ControlPlane
+from pdkv_connector.types import TransferId
+
+logger = logging.getLogger(__name__)
+
+TICK_S = 0.05
+TO_PRODUCER = (msg.Hello, msg.Register, msg.Ack, msg.Heartbeat, msg.Delivered)
+ENGINE_PRODUCER_EVENTS = (ev.Offered, ev.Ready, ev.Revoked, ev.Finished, ev.Withdrawn)
+PRODUCER_EVENTS = (*ENGINE_PRODUCER_EVENTS, ev.Gathered, ev.GatherFailed, ev.Written, ev.WriteFailed)
+
+
+class Loop:
+    """Feeds both sessions from one thread. `lock` is held while an event and all that follows from it is handled."""
+
+    def __init__(
+        self,
+        producer: ProducerSession,
+        consumer: ConsumerSession,
+        hands: Hands,
+        control: ControlPlane,
+        transport: Transport,
+        poll_s: tuple[float, float],
+    ) -> None:
+        self._producer = producer
+        self._consumer = consumer
+        self._hands = hands
+        self._control = control
+        self._transport = transport
+        self._busy_s, self._idle_s = poll_s
+        self._inbox: deque[Event | Callable[[], None]] = deque()
+        self._next_tick = 0.0
+        self.lock = threading.RLock()
+        self.stopping = False
+
+    def post(self, event: Event | Callable[[], None]) -> None:
+        """Hand over an event, or a call to make in order between events. Thread-safe; does not wake the loop."""
+        self._inbox.append(event)
+
+    def run(self) -> None:
+        """Turn until `stopping`. A fault in one event is logged and costs that event, never the thread."""
+        while not self.stopping:
+            try:
+                progressed = self._turn()
+            except Exception:
+                logger.exception("unexpected fault in the transfer loop; carrying on")
+                progressed = False
+            if not progressed:
+                self._control.wait(self._busy_s if self._busy else self._idle_s)
+
+    @property
+    def _busy(self) -> bool:
+        """True while slabs may land or writes may end: transports have to be polled."""
+        return bool(self._hands.num_writes or self._consumer.transfers)
+
+    def _turn(self) -> bool:
+        progressed = bool(self._inbox)
+        while self._inbox:
+            self._take_one()
+        for received in self._control.receive():
+            progressed = True
+            peer = self._hands.session_name(received.peer)
+            self._hear(ev.Heard(peer, received.instance, received.message), received.peer)
+        for transport_event in self._transport.poll():
+            progressed = True
+            self._transported(transport_event)
+        self._tick()
+        return progressed
+
+    def _take_one(self) -> None:
+        """Taking and handling are one step under the lock, so that `revoke` finds no event in between."""
+        with self.lock:
+            if not self._inbox:
+                return
+            event = self._inbox.popleft()
+            if callable(event):
+                event()
+            else:
+                self.handle(event)
+
+    def revoke(self, transfer_id: TransferId) -> None:
+        """Stop reading a preempted request's blocks; what the engine said before is handled before. Any thread."""
+        with self.lock:
+            while self._inbox:
+                self._take_one()
+            self.handle(ev.Revoked(transfer_id))
+
+    def _tick(self) -> None:
+        now = time.monotonic()
+        if now >= self._next_tick:
+            self._next_tick = now + TICK_S
+            with self.lock:
+                self._carry_out(self._producer.tick(now))
+                self._carry_out(self._consumer.tick(now))
+
+    def _hear(self, heard: ev.Heard, connection: str) -> None:
+        """Consumers dialled us, producers were dialled: the connection tells whose message it is."""
+        inbound = connection.startswith("from:")
+        wanted = isinstance(heard.message, (*TO_PRODUCER, msg.Abort))
+        now = time.monotonic()
+        with self.lock:
+            if inbound and wanted:
+                self._carry_out(self._producer.handle(heard, now))
+            elif not inbound and not isinstance(heard.message, TO_PRODUCER):
+                self._carry_out(self._consumer.handle(heard, now))
+
+    def _transported(self, event: TransportEvent) -> None:
+        if isinstance(event, Notified):
+            self._notified(event.payload)
+            return
+        outcome: Event | None
+        if isinstance(event, WriteDone):
+            outcome = self._hands.write_ended(event.write_id)
+        else:
+            assert isinstance(event, WriteFailed)
+            outcome = self._hands.write_ended(event.write_id, event.reason)
+        if outcome is not None:
+            self.handle(outcome)
+
+    def _notified(self, payload: bytes) -> None:
+        try:
+            frame = msg.decode(payload)
+        except ProtocolError as error:
+            logger.warning("slab notification rejected: %s", error)
+            return
+        if isinstance(frame.message, msg.Slab):
+            self.handle(ev.Landed(frame.instance, frame.message))
+
+    def handle(self, event: Event) -> None:
+        """Feed one event to the session it belongs to, and carry out what follows."""
+        with self.lock:
+            self._carry_out(self._feed(event))
+
+    def _feed(self, event: Event) -> list[Action]:
+        now = time.monotonic()
+        if isinstance(event, PRODUCER_EVENTS):
+            return self._producer.handle(event, now)
+        return self._consumer.handle(event, now)
+
+    def _carry_out(self, actions: list[Action]) -> None:
+        queue = deque(actions)
+        while queue:
+            outcome = self._hands.do(queue.popleft())
+            if outcome is not None:
+                queue.extend(self._feed(outcome))

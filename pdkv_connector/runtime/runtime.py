@@ -1,0 +1,137 @@
+"""One rank's transfer engine: sessions, transport, control channel and rings behind a thread-safe face."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import uuid
+from collections.abc import Sequence
+from typing import Any
+
+from pdkv_connector.codec.base import KVMemory
+from pdkv_connector.config import Config
+from pdkv_connector.runtime.block_tables import BlockTables
+from pdkv_connector.runtime.hands import Event, Hands
+from pdkv_connector.runtime.loop import Loop
+from pdkv_connector.runtime.mover import Mover
+from pdkv_connector.runtime.results import Outcome, Results
+from pdkv_connector.runtime.ring_buffer import RingBuffer
+from pdkv_connector.session.consumer import ConsumerSession
+from pdkv_connector.session.messages import Facts, RingSpec
+from pdkv_connector.session.producer import ProducerSession
+from pdkv_connector.session.timing import Timing
+from pdkv_connector.telemetry.timeline_writer import TimelineWriter
+from pdkv_connector.transport.control import ControlPlane
+from pdkv_connector.transport.registry import open_transport
+from pdkv_connector.types import TransferId
+
+logger = logging.getLogger(__name__)
+
+STOP_S = 5.0
+
+
+def timing_of(config: Config) -> Timing:
+    """The protocol's durations as configured."""
+    return Timing(**{name: getattr(config, name) for name in Timing.__dataclass_fields__})
+
+
+class Runtime:
+    """Everything between an engine's worker and the wire. Raises TransportError when it cannot open its channels.
+
+    The engine's thread posts events and takes results; only `revoke` and `expire` may wait, for at most the handling of
+    the events at hand, because blocks that the engine takes back must not be read any more.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        engine_id: str,
+        facts: Facts,
+        memory: KVMemory,
+        group_of_layer: Sequence[int],
+        device: str = "cpu",
+    ) -> None:
+        self.instance = uuid.uuid4().hex
+        self.memory = memory
+        self.tables = BlockTables(group_of_layer)
+        self.timeline = TimelineWriter(config.timeline_path)
+        self._results = Results()
+        self.mover = Mover(memory, device, facts.codecs, config.integrity)
+        port = config.control_port and config.control_port + facts.pp_rank * facts.tp_size + facts.tp_rank
+        self._control = ControlPlane(self.instance, config.control_host, port)
+        try:
+            self._transport = open_transport(config.transport, *_transport_options(config))
+        except Exception:
+            self._control.close()
+            raise
+        self._loop = self._assemble(config, engine_id, facts, device)
+        self._thread = threading.Thread(target=self._loop.run, name="pdkv-transfer", daemon=True)
+        self._pid = os.getpid()
+
+    def _assemble(self, config: Config, engine_id: str, facts: Facts, device: str) -> Loop:
+        send_ring = RingBuffer(config.num_slots, config.slot_bytes, device)
+        receive_ring = RingBuffer(config.num_slots, config.slot_bytes, device)
+        for ring in (send_ring, receive_ring):
+            self._transport.register(ring.memory)
+        metadata, timing, name = self._transport.metadata(), timing_of(config), self._transport.name
+        memory = receive_ring.memory
+        spec = RingSpec(memory.address, config.slot_bytes, config.num_slots, memory.device_id, memory.kind)
+        producer = ProducerSession(engine_id, facts, name, metadata, config.slot_bytes, config.num_slots, timing)
+        consumer = ConsumerSession(engine_id, facts, name, metadata, spec, config.window_slots, timing)
+        rings = (send_ring, receive_ring)
+        hands = Hands(
+            self.instance, self._transport, self._control, self.mover, self.tables, rings, self._results, self.timeline
+        )
+        polls = (config.poll_busy_s, config.poll_idle_s)
+        return Loop(producer, consumer, hands, self._control, self._transport, polls)
+
+    @property
+    def endpoint(self) -> str:
+        """`host:port` of this rank's control channel."""
+        return self._control.endpoint
+
+    def start(self) -> None:
+        """Start the thread; the object is useless before."""
+        self._thread.start()
+
+    def post(self, events: Sequence[Event], after: Any = None) -> None:
+        """Hand events over; never waits. `after` is a CUDA event that their KV must wait for."""
+        if after is not None:
+            self._loop.post(lambda: self.mover.wait_for(after))
+        for event in events:
+            self._loop.post(event)
+        self._control.wake()
+
+    def revoke(self, transfer_ids: Sequence[TransferId]) -> None:
+        """The engine preempted these requests: when this returns, nothing reads their blocks any more."""
+        with self._loop.lock:
+            for transfer_id in transfer_ids:
+                self._loop.revoke(transfer_id)
+                self.tables.drop(transfer_id)
+
+    def expire(self, transfer_id: TransferId, group: int, num_blocks: int) -> None:
+        """The engine freed the first blocks of a sliding-window group: when this returns, nothing reads them."""
+        with self._loop.lock:
+            self.tables.expire(transfer_id, group, num_blocks)
+
+    def take(self) -> Outcome | None:
+        """News for the engine since the last call."""
+        return self._results.take()
+
+    def stop(self) -> None:
+        """Stop the thread and close everything within seconds; safe to call twice."""
+        self._loop.stopping = True
+        if self._thread.is_alive() and threading.current_thread() is not self._thread:
+            self._control.wake()
+            self._thread.join(STOP_S)
+        if self._thread.is_alive():
+            logger.error("transfer thread did not stop within %g s; leaving its sockets to the OS", STOP_S)
+            return
+        self._transport.close()
+        self._control.close()
+        self.timeline.close()
+
+
+def _transport_options(config: Config) -> tuple[str, dict[str, str]]:
+    return (config.nixl_backend, dict(config.nixl_params)) if config.transport == "nixl" else ("", {})
