@@ -34,8 +34,9 @@ format: env  ## rewrite files to style
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: env  ## benchmarks; results under out/
-	$(BIN)/python -m benchmarks
+bench: env  ## benchmarks, half an hour; the second needs root and iproute2
+	$(BIN)/python -m benchmarks.bench_raw_codec
+	$(BIN)/python -m benchmarks.bench_ttft
 
 docs: env  ## rewrite the generated parts of README.md and ARCHITECTURE.md
 	$(BIN)/python -m tools.render_docs

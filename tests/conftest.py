@@ -1,10 +1,15 @@
-"""Marks that decide by themselves whether a test can run here."""
+"""Marks that decide by themselves whether a test can run here, and how property tests search."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+# No deadline: the first example may compile a kernel, and a busy machine is not a defect.
+settings.register_profile("pdkv", deadline=None, print_blob=True)
+settings.load_profile("pdkv")
 
 
 def _has_gpu() -> bool:

@@ -8,6 +8,7 @@ versions in constraints.txt.
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import json
 import re
 import subprocess
@@ -69,7 +70,9 @@ def engine_requirements() -> list[str]:
 
 def install() -> None:
     """Bring `.venv` up to date; packages that are there already cost little."""
-    if not (VENV / "bin" / "python").exists():
+    if importlib.util.find_spec("ensurepip") is None:
+        sys.exit(f"{sys.executable} cannot create environments: install its venv package, such as python3.11-venv")
+    if not (VENV / "bin" / "pip").exists():
         venv.create(VENV, with_pip=True, symlinks=True)
     STAMP.unlink(missing_ok=True)
     pip("--upgrade", "pip>=25")
@@ -87,7 +90,7 @@ def main() -> None:
     wanted = fingerprint()
     if STAMP.exists() and STAMP.read_text() == wanted:
         return
-    print(f"setting up {VENV} (about 4 minutes and 3 GB the first time)", flush=True)
+    print(f"setting up {VENV} (about 5 minutes and 4 GB the first time)", flush=True)
     install()
     STAMP.write_text(wanted)
 

@@ -13,6 +13,8 @@ from tests.architecture.source import PACKAGES, TREES, Source, is_docstring, sou
 FILE_CAP, FILE_MEDIAN = 400, 150
 FUNCTION_CAP, FUNCTION_MEDIAN = 60, 10
 CLASS_CAP, METHOD_CAP = 250, 15
+FACADES = {"pdkv_connector.adapters.vllm.connector.PDKVConnector"}
+"""Classes whose methods are counted out by the engine's interface: one line each, the work is done elsewhere."""
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -43,7 +45,9 @@ def _class(source: Source, node: ast.ClassDef) -> list[str]:
     length = (node.end_lineno or 0) - node.lineno + 1
     methods = sum(isinstance(child, Function) for child in node.body)
     faults = [f"{where} has {length} lines, cap {CLASS_CAP}"] if length > CLASS_CAP else []
-    return faults + ([f"{where} has {methods} methods, cap {METHOD_CAP}"] if methods > METHOD_CAP else [])
+    if methods > METHOD_CAP and f"{source.module}.{node.name}" not in FACADES:
+        faults.append(f"{where} has {methods} methods, cap {METHOD_CAP}")
+    return faults
 
 
 def median_faults(files: list[Source]) -> list[str]:
