@@ -21,7 +21,8 @@ def gather(
     launch(gather_kernel, memory, slab, block_ids, first_token, num_tokens, num_heads, at)
 
 
-@triton.jit
+# These two differ in every slab; a variant for each kind of value would compile in the middle of a transfer.
+@triton.jit(do_not_specialize=["first_token", "num_tokens"])
 def gather_kernel(
     memory: tl.tensor,
     slab: tl.tensor,

@@ -37,7 +37,7 @@ class SlabPart:
 
 
 class Codec(Protocol):
-    """Gather-and-encode on the producer, decode-and-scatter on the consumer. Neither allocates per call on the hot path."""
+    """Gather-and-encode on the producer, decode-and-scatter on the consumer; neither allocates when hot."""
 
     @property
     def name(self) -> str:

@@ -42,12 +42,17 @@ class RawCodec:
         self._planes: list[list[_Plane]] = []
         self._move: Callable[..., None] | None = None
 
-    def warm_up(self) -> None:
-        """Compile the loops, so that no slab pays for it: seconds the first time on a machine, then numba's cache."""
+    def warm_up(self, memory: KVMemory | None = None) -> None:
+        """Compile the loops, so that no slab pays for it: seconds the first time on a machine, then numba's cache.
+
+        Given the engine's memory, also checks that its regions fit. Raises LayoutError.
+        """
         zeros = np.zeros(1, np.uint64)
         for unit in UINTS.values():
             data = np.zeros(1, unit)
             self._loops()(data, data.copy(), zeros, (1, 0, 1, 1), (0, 1, 1), zeros, zeros, False, False)
+        if memory is not None:
+            self._prepare(memory)
 
     def max_encoded_bytes(self, memory: KVMemory, part: SlabPart) -> int:
         return slab_bytes(memory, part)

@@ -30,6 +30,16 @@ class TritonRawCodec:
         self._memory: KVMemory | None = None
         self._elements: list[Any] = []
 
+    def warm_up(self, memory: KVMemory | None = None) -> None:
+        """Compile for every layout in `memory` by moving token 0 of block 0 out and back. Raises LayoutError."""
+        if memory is None:
+            return
+        for layer, tensor in enumerate(memory.tensors):
+            part = SlabPart((layer,), ((0,),), Span(0, 1), Span(0, 1))
+            out = torch.empty(slab_bytes(memory, part), dtype=torch.uint8, device=tensor.device)
+            self.encode(memory, part, out)
+            self.decode(memory, part, out)
+
     def max_encoded_bytes(self, memory: KVMemory, part: SlabPart) -> int:
         return slab_bytes(memory, part)
 

@@ -1,6 +1,8 @@
-"""Gather and scatter kernels in Triton's interpreter, against the host codec."""
+"""Gather and scatter kernels against the host codec: in Triton's interpreter, or on a GPU if told so."""
 
 from __future__ import annotations
+
+import os
 
 import numpy as np
 import pytest
@@ -15,6 +17,8 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
 
 from pdkv_connector.codec.raw_triton import TritonRawCodec  # noqa: E402
+
+DEVICE = os.environ.get("PDKV_TEST_DEVICE", "cpu")
 
 CASES = [
     (Shape(5, 16, 3, 64), Span(5, 70), Span(1, 3)),
@@ -44,7 +48,11 @@ def scene(build: object, shape: Shape, tokens: Span, heads: Span, seed: int | No
 
 def on_torch(memory: KVMemory) -> KVMemory:
     pairs = zip(memory.regions, memory.tensors, strict=True)
-    return KVMemory(memory.regions, tuple(to_torch(tensor, region.dtype) for region, tensor in pairs))
+    return KVMemory(memory.regions, tuple(to_torch(tensor, region.dtype).to(DEVICE) for region, tensor in pairs))
+
+
+def contents(memory: KVMemory) -> list[bytes]:
+    return [tensor.cpu().view(torch.uint8).numpy().tobytes() for tensor in memory.tensors]
 
 
 def host_payload(memory: KVMemory, part: SlabPart) -> np.ndarray:
@@ -57,9 +65,9 @@ def host_payload(memory: KVMemory, part: SlabPart) -> np.ndarray:
 def test_gather_equals_the_host_codec(build: object, shape: Shape, tokens: Span, heads: Span) -> None:
     memory, part = scene(build, shape, tokens, heads, seed=1)
     wanted = host_payload(memory, part)
-    out = torch.zeros(wanted.size + 8, dtype=torch.uint8)
+    out = torch.zeros(wanted.size + 8, dtype=torch.uint8, device=DEVICE)
     assert TritonRawCodec().encode(on_torch(memory), part, out) == wanted.size
-    assert out[: wanted.size].numpy().tobytes() == wanted.tobytes()
+    assert out[: wanted.size].cpu().numpy().tobytes() == wanted.tobytes()
     assert not out[wanted.size :].any()
 
 
@@ -68,15 +76,22 @@ def test_scatter_equals_the_host_codec(build: object, shape: Shape, tokens: Span
     """Equal over the whole tensor: the same elements written, every other one left alone."""
     source, part = scene(build, shape, tokens, heads, seed=2)
     payload = host_payload(source, part)
-    by_host, _ = scene(build, shape, tokens, heads, seed=None)
-    by_kernel, _ = scene(build, shape, tokens, heads, seed=None)
+    by_host, by_kernel = (scene(build, shape, tokens, heads, seed=None)[0] for _ in range(2))
     RawCodec().decode(by_host, part, payload)
-    TritonRawCodec().decode(on_torch(by_kernel), part, torch.from_numpy(payload))
-    for one, other in zip(by_host.tensors, by_kernel.tensors, strict=True):
-        assert one.tobytes() == other.tobytes()
+    device, codec = on_torch(by_kernel), TritonRawCodec()
+    codec.decode(device, part, torch.from_numpy(payload.copy()).to(DEVICE))
+    assert contents(device) == [tensor.tobytes() for tensor in by_host.tensors]
     payload[payload.size // 2] ^= 1
-    TritonRawCodec().decode(on_torch(by_kernel), part, torch.from_numpy(payload))
-    assert any(a.tobytes() != b.tobytes() for a, b in zip(by_host.tensors, by_kernel.tensors, strict=True))
+    codec.decode(device, part, torch.from_numpy(payload).to(DEVICE))
+    assert contents(device) != [tensor.tobytes() for tensor in by_host.tensors]
+
+
+def test_warming_up_changes_no_bit() -> None:
+    memory, _ = scene(LAYOUTS["cpu_vec"], *CASES[0], seed=4)
+    device, codec = on_torch(memory), TritonRawCodec()
+    before = contents(device)
+    codec.warm_up(device)
+    assert contents(device) == before
 
 
 def test_faults_are_named() -> None:
@@ -84,12 +99,12 @@ def test_faults_are_named() -> None:
     codec, device = TritonRawCodec(), on_torch(memory)
     total = codec.max_encoded_bytes(device, part)
     with pytest.raises(LayoutError, match="does not fit a buffer"):
-        codec.encode(device, part, torch.zeros(total - 1, dtype=torch.uint8))
+        codec.encode(device, part, torch.zeros(total - 1, dtype=torch.uint8, device=DEVICE))
     with pytest.raises(ProtocolError, match="the slab takes"):
-        codec.decode(device, part, torch.zeros(total + 1, dtype=torch.uint8))
+        codec.decode(device, part, torch.zeros(total + 1, dtype=torch.uint8, device=DEVICE))
     short = KVMemory(device.regions, tuple(tensor[:-1] for tensor in device.tensors))
     with pytest.raises(LayoutError, match="layer a reaches element"):
-        TritonRawCodec().encode(short, part, torch.zeros(total, dtype=torch.uint8))
+        TritonRawCodec().encode(short, part, torch.zeros(total, dtype=torch.uint8, device=DEVICE))
 
 
 def test_no_tokens_moves_nothing() -> None:
