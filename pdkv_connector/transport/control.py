@@ -81,7 +81,7 @@ class ControlPlane:
         return peer
 
     def send(self, peer: PeerId, message: Message) -> bool:
-        """Queue `message`; False when `peer` is unknown, gone or has a full queue. Raises ProtocolError if oversized."""
+        """Queue `message`; False when `peer` is unknown, gone or its queue full. Raises ProtocolError if oversized."""
         frame = encode(self._instance, message)
         try:
             if peer.startswith(_INBOUND):
