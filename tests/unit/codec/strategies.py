@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from hypothesis import strategies as st
 
 from benchmarks.shapes import AMX_TILE, LAYOUTS, Shape, make_memory, mla
@@ -49,8 +47,3 @@ def parts(draw: st.DrawFn, shape: Shape, num_layers: int) -> SlabPart:
         tokens=Span(start, draw(st.integers(start, num_tokens))),
         heads=Span(first_head, draw(st.integers(first_head + 1, shape.num_heads))),
     )
-
-
-def with_dtype(shape: Shape, dtype: str) -> Shape:
-    """The same geometry in another dtype."""
-    return replace(shape, dtype=dtype)
