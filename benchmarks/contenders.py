@@ -56,9 +56,14 @@ class Sample:
         """What disaggregation added to the time to the first token that a user sees."""
         return self.first_token_s - self.own_prefill_s
 
+    @property
+    def exposed_s(self) -> float:
+        """What came after P's prefill in the same request: the part of the transfer that nothing hid."""
+        return self.first_token_s - self.prefill_s
+
     def as_row(self) -> dict[str, Any]:
-        """All fields and the figure."""
-        return {**asdict(self), "added_s": self.added_s}
+        """All fields and the figures."""
+        return {**asdict(self), "added_s": self.added_s, "exposed_s": self.exposed_s}
 
 
 def make_prompt(num_tokens: int, seed: str) -> list[int]:

@@ -29,7 +29,7 @@ def test_added_is_measured_over_the_prefill_without_transfer() -> None:
 
 def test_table_shows_median_and_range() -> None:
     row = report.markdown_table(repetitions(1.5, 9.0, 2.0)).splitlines()[-1]
-    assert row == "| 400mbit | 1024 | nixl | 1.00 | 2.00 | 1.00 | 0.50 to 8.00 | 24.0 |"
+    assert row == "| 400mbit | 1024 | nixl | 1.00 | 2.00 | 1.00 | 0.50 to 8.00 | 0.90 | 24.0 |"
 
 
 def test_run_keeps_every_repetition(tmp_path: Path) -> None:

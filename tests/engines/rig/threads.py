@@ -9,14 +9,15 @@ from pathlib import Path
 TASKS = Path("/proc/self/task")
 WATCH_S = 0.5
 BUSY_SHARE = 0.5
-LOWEST_PRIORITY = 19
+POLLING_NICENESS = 10
 
 
 def settle(core: int) -> None:
-    """Pin the calling thread to `core`, free all others, and give those that poll without pause the lowest priority.
+    """Pin the calling thread to `core`, free all others, and give those that poll without pause a low priority.
 
     Connectors pin threads and poll in tight loops as if cores were theirs alone. On two cores that would slow the
-    model of both engines; at the lowest priority a polling thread gets what the models leave.
+    model of both engines; at a low priority a polling thread gets what the models leave. Not at the lowest: a starved
+    thread may hold a lock that the model's thread waits for.
     """
     everywhere = set(range(os.cpu_count() or 1))
     before = _cpu_s_by_thread()
@@ -26,7 +27,7 @@ def settle(core: int) -> None:
     time.sleep(WATCH_S)
     for thread, cpu_s in _cpu_s_by_thread().items():
         if cpu_s - before.get(thread, cpu_s) > BUSY_SHARE * WATCH_S:
-            os.setpriority(os.PRIO_PROCESS, thread, LOWEST_PRIORITY)
+            os.setpriority(os.PRIO_PROCESS, thread, os.getpriority(os.PRIO_PROCESS, 0) + POLLING_NICENESS)
 
 
 def _cpu_s_by_thread() -> dict[int, float]:
