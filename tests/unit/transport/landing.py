@@ -37,7 +37,7 @@ class Landing:
         for event in self.transport.poll():
             assert isinstance(event, Notified)
             label, offset, num_bytes = event.payload.decode().split()
-            seen.append((label, zlib.crc32(self.bytes[int(offset) : int(offset) + int(num_bytes)])))
+            seen.append((label, zlib.crc32(self.bytes[int(offset) : int(offset) + int(num_bytes)].tobytes())))
         return seen
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from pdkv_connector.transport.base import Memory, WriteDone, WriteFailed
+from pdkv_connector.transport.base import Memory, Transport, WriteDone, WriteFailed
 from pdkv_connector.transport.registry import open_transport
 from tests.unit.transport.landing import NUM_SLOTS, SLOT_BYTES
 from tests.unit.transport.targets import Target
@@ -19,8 +19,8 @@ PATIENCE_S = 40.0
 class Source:
     """A transport with `NUM_SLOTS` slots of random bytes."""
 
-    def __init__(self, kind: str) -> None:
-        self.transport = open_transport(kind)
+    def __init__(self, kind: str, transport: Transport | None = None) -> None:
+        self.transport = transport or open_transport(kind)
         self.bytes = np.random.default_rng(7).integers(0, 256, SLOT_BYTES * NUM_SLOTS, np.uint8)
         self.transport.register(self.memory(0, self.bytes.nbytes))
         self.done: list[int] = []
@@ -35,7 +35,7 @@ class Source:
         return self.transport.write(peer, self.memory(offset, num_bytes), target.memory(offset, num_bytes), payload)
 
     def crc(self, offset: int, num_bytes: int) -> int:
-        return zlib.crc32(self.bytes[offset : offset + num_bytes])
+        return zlib.crc32(self.bytes[offset : offset + num_bytes].tobytes())
 
     def poll(self) -> None:
         for event in self.transport.poll():
