@@ -93,6 +93,7 @@ class Dispatcher:
             await _abort(*legs)
             raise
         self._let_finish(legs[0])
+        answer.transfer_id = transfer_id
         return answer
 
     def _let_finish(self, prefill: asyncio.Task[Body]) -> None:

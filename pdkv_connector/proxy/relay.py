@@ -10,6 +10,9 @@ from pdkv_connector.proxy.failures import RequestFailed
 from pdkv_connector.proxy.fleet import Server
 from pdkv_connector.proxy.upstream import Answer
 
+TRANSFER_ID_HEADER = "X-Pdkv-Transfer-Id"
+"""Tells the client under which name the logs and timelines of the engines know its transfer."""
+
 Note = Callable[[Server, RequestFailed], object]
 
 
@@ -23,12 +26,12 @@ async def relay(request: web.Request, answer: Answer, note: Note) -> web.StreamR
 
 async def _whole(answer: Answer) -> web.Response:
     body = b"".join([chunk async for chunk in answer.chunks()])
-    return web.Response(status=answer.status, body=body, headers={"Content-Type": answer.content_type})
+    return web.Response(status=answer.status, body=body, headers=_headers(answer))
 
 
 async def _stream(request: web.Request, answer: Answer, note: Note) -> web.StreamResponse:
-    headers = {"Content-Type": answer.content_type, "Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
-    response = web.StreamResponse(status=answer.status, headers=headers)
+    headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+    response = web.StreamResponse(status=answer.status, headers=_headers(answer) | headers)
     await response.prepare(request)
     try:
         async for chunk in answer.chunks():
@@ -39,3 +42,8 @@ async def _stream(request: web.Request, answer: Answer, note: Note) -> web.Strea
         await response.write(failure.event())
     await response.write_eof()
     return response
+
+
+def _headers(answer: Answer) -> dict[str, str]:
+    named = {TRANSFER_ID_HEADER: answer.transfer_id} if answer.transfer_id else {}
+    return {"Content-Type": answer.content_type, **named}

@@ -21,6 +21,7 @@ class Answer:
 
     def __init__(self, server: Server, response: aiohttp.ClientResponse, first: bytes, timeout_s: float) -> None:
         self.server = server
+        self.transfer_id: str | None = None
         self.status = response.status
         self.content_type = response.headers.get("Content-Type", "application/json")
         self.streamed = _is_stream(response)

@@ -135,6 +135,20 @@ def test_a_client_cannot_name_the_host_to_fetch_kv_from() -> None:
     asyncio.run(scenario())
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_the_answer_names_its_transfer(stream: bool) -> None:
+    async def scenario() -> None:
+        p, d = StubEngine("prefill"), StubEngine("decode")
+        async with serving(p, d) as rig:
+            async with rig.http.post(rig.url + "/v1/completions", json={**ASK, "stream": stream}) as response:
+                named = response.headers["X-Pdkv-Transfer-Id"]
+            async with rig.http.post(rig.url + "/v1/completions", json={**ASK, "n": 2}) as response:
+                assert "X-Pdkv-Transfer-Id" not in response.headers
+        assert named == p.bodies[0]["kv_transfer_params"]["pdkv"]["transfer_id"]
+
+    asyncio.run(scenario())
+
+
 def test_authorization_reaches_both_engines() -> None:
     async def scenario() -> None:
         p, d = StubEngine("prefill"), StubEngine("decode")

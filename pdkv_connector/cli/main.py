@@ -1,0 +1,84 @@
+"""`pdkv`: each command imports what it needs when it runs, so that help is quick and needs no engine."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NoReturn
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+MISSING = [name for name in ("typer", "rich") if importlib.util.find_spec(name) is None]
+if MISSING:
+    sys.exit(f"pdkv: missing {', '.join(MISSING)}: pip install 'pdkv-connector[cli]'")
+
+import typer  # noqa: E402
+
+app = typer.Typer(help="Streaming KV transfer between prefill and decode engines.", no_args_is_help=True)
+
+
+@app.command()
+def demo(
+    out: Annotated[Path, typer.Option(help="Folder for logs, timelines and the picture.")] = Path("pdkv-demo"),
+    tokens: Annotated[int, typer.Option(min=1, max=512, help="Tokens to generate for each prompt.")] = 24,
+    prompt_tokens: Annotated[
+        list[int] | None, typer.Option(min=32, max=7500, help="About how long a prompt; repeat for several.")
+    ] = None,
+) -> None:
+    """Run a prefill server, a decode server and the proxy here and measure them against one server alone."""
+    _needs("cli", "aiohttp", "matplotlib")
+    _needs("vllm", "vllm", "transformers")
+    from pdkv_connector.cli.demo import DemoPlan, run
+
+    lengths = tuple(prompt_tokens) if prompt_tokens else DemoPlan.prompt_tokens
+    _finish(lambda console: run(DemoPlan(out, lengths, tokens), console))
+
+
+@app.command()
+def doctor() -> None:
+    """Check this machine: versions, entry points, transports that really pass bytes, ports, devices."""
+    from pdkv_connector.cli.doctor import run
+
+    _finish(run)
+
+
+@app.command()
+def verify(
+    prefill: Annotated[str, typer.Option(help="URL of the prefill server.")],
+    decode: Annotated[str, typer.Option(help="URL of the decode server.")],
+    tokens: Annotated[int, typer.Option(min=1, max=512, help="Tokens to generate for each prompt.")] = 16,
+) -> None:
+    """Check a running pair: the same KV on both engines, the same tokens with and without a transfer."""
+    _needs("cli", "aiohttp")
+    from pdkv_connector.cli.verify import run
+
+    _finish(lambda console: run(prefill, decode, tokens, console))
+
+
+def _needs(extra: str, *modules: str) -> None:
+    missing = [name for name in modules if importlib.util.find_spec(name) is None]
+    if missing:
+        _fail(f"this command needs {', '.join(missing)}: pip install 'pdkv-connector[{extra}]'")
+
+
+def _finish(command: Callable[[Console], bool]) -> None:
+    """Run `command`; exit 0 when it returns True, 1 when False, 1 with one line when it raises."""
+    from rich.console import Console
+
+    from pdkv_connector.errors import PdkvError
+
+    try:
+        passed = command(Console(highlight=False))
+    except PdkvError as error:
+        _fail(str(error))
+    except KeyboardInterrupt:
+        _fail("interrupted", code=130)
+    raise typer.Exit(0 if passed else 1)
+
+
+def _fail(message: str, code: int = 1) -> NoReturn:
+    typer.secho(f"pdkv: {message}", err=True, fg="red")
+    raise typer.Exit(code)
