@@ -69,7 +69,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         float, Meta(ge=0.1, le=86400, description="Longest time a transfer lives without progress.")
     ] = 300.0
     poll_busy_s: Annotated[float, Meta(ge=0, le=1, description="Pause between polls while a transfer is active.")] = (
-        0.0005
+        0.001
     )
     poll_idle_s: Annotated[float, Meta(ge=0.0001, le=10, description="Pause between polls while there is none.")] = 0.05
     timeline_path: Annotated[

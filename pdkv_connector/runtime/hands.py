@@ -147,6 +147,22 @@ class Hands:
         self._timeline.note("consumer", "scattered", header.transfer_id, seq=header.seq)
         return ev.Scattered(action.key)
 
+    def _digest(self, action: act.Digest) -> Event | None:
+        digests: list[str] = []
+        for layers, tokens, heads in action.parts:
+            tables = self._tables.of(action.key.transfer_id, layers)
+            if tables is None:
+                return ev.Digested(action.key, ())
+            digests += self._mover.digest(SlabPart(layers, tables, tokens, heads))
+        self._timeline.note(action.role, "digested", action.key.transfer_id)
+        return ev.Digested(action.key, tuple(digests))
+
+    def _verified(self, action: act.Verified) -> Event | None:
+        if action.local != action.remote:
+            logger.error("transfer %s: KV digests of prefill and decode engine differ", action.transfer_id)
+        self._results.verify(action.transfer_id, action.local, action.remote)
+        return None
+
     def _release(self, action: act.Release) -> Event | None:
         if action.outcome != "delivered":
             logger.warning("transfer %s: blocks released without delivery: %s", action.transfer_id, action.outcome)
@@ -176,6 +192,8 @@ _HANDLERS: dict[type, Callable[[Hands, Any], Event | None]] = {
     act.Gather: Hands._gather,
     act.Write: Hands._write,
     act.Scatter: Hands._scatter,
+    act.Digest: Hands._digest,
+    act.Verified: Hands._verified,
     act.Release: Hands._release,
     act.Deliver: Hands._deliver,
     act.Fail: Hands._fail,

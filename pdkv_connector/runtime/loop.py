@@ -24,6 +24,7 @@ logger = logging.getLogger(__name__)
 TICK_S = 0.05
 TO_PRODUCER = (msg.Hello, msg.Register, msg.Ack, msg.Heartbeat, msg.Delivered)
 ENGINE_PRODUCER_EVENTS = (ev.Offered, ev.Ready, ev.Revoked, ev.Finished, ev.Withdrawn)
+INBOUND = "from:"
 PRODUCER_EVENTS = (*ENGINE_PRODUCER_EVENTS, ev.Gathered, ev.GatherFailed, ev.Written, ev.WriteFailed)
 
 
@@ -112,7 +113,7 @@ class Loop:
 
     def _hear(self, heard: ev.Heard, connection: str) -> None:
         """Consumers dialled us, producers were dialled: the connection tells whose message it is."""
-        inbound = connection.startswith("from:")
+        inbound = connection.startswith(INBOUND)
         wanted = isinstance(heard.message, (*TO_PRODUCER, msg.Abort))
         now = time.monotonic()
         with self.lock:
@@ -150,7 +151,9 @@ class Loop:
 
     def _feed(self, event: Event) -> list[Action]:
         now = time.monotonic()
-        if isinstance(event, PRODUCER_EVENTS):
+        if isinstance(event, PRODUCER_EVENTS) or (
+            isinstance(event, ev.Digested) and event.key.peer.startswith(INBOUND)
+        ):
             return self._producer.handle(event, now)
         return self._consumer.handle(event, now)
 

@@ -8,6 +8,7 @@ from typing import Any
 import xxhash
 
 from pdkv_connector.codec.base import Codec, KVMemory, SlabPart
+from pdkv_connector.codec.digest import layer_digests
 from pdkv_connector.codec.registry import create_codec
 from pdkv_connector.errors import ProtocolError
 from pdkv_connector.runtime.ring_buffer import RingBuffer
@@ -26,11 +27,12 @@ class Mover:
         kind = device.split(":", maxsplit=1)[0]
         self.memory = memory
         self._codecs: dict[str, Codec] = {name: create_codec(name, kind) for name in codecs}
+        self._raw = create_codec("raw", kind)
         self._checksums = integrity and kind == "cpu"
         self._stream = _own_stream(device) if kind == "cuda" else None
         for codec in self._codecs.values():
             if warm_up := getattr(codec, "warm_up", None):
-                warm_up()
+                warm_up(memory)
 
     def wait_for(self, event: Any) -> None:
         """Let later work start only after a CUDA event of the engine's stream; None needs no wait."""
@@ -51,6 +53,11 @@ class Mover:
         with self._on_stream():
             self._codecs[codec].decode(self.memory, part, ring.view(slot, num_bytes))
         self._synchronize()
+
+    def digest(self, part: SlabPart) -> list[str]:
+        """One digest per layer of `part`, of the KV as it lies in the engine's blocks. Raises LayoutError."""
+        with self._on_stream():
+            return layer_digests(self.memory, self._raw, part.layers, part.block_tables, part.tokens, part.heads)
 
     def _checksum(self, ring: RingBuffer, slot: int, num_bytes: int) -> int:
         if not self._checksums:

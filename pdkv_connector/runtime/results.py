@@ -10,16 +10,20 @@ from pdkv_connector.types import TransferId
 
 @dataclass(slots=True)
 class Outcome:
-    """News since the last look: transfers whose blocks may be freed, that arrived, or that failed (with the reason)."""
+    """News since the last look: transfers whose blocks may be freed, that arrived, or that failed (with the reason).
+
+    `digests` are of received KV, here and at the producer.
+    """
 
     released: set[TransferId] = field(default_factory=set)
     delivered: set[TransferId] = field(default_factory=set)
     failed: dict[TransferId, str] = field(default_factory=dict)
+    digests: dict[TransferId, tuple[tuple[str, ...], tuple[str, ...]]] = field(default_factory=dict)
     num_slabs: int = 0
     num_bytes: int = 0
 
     def __bool__(self) -> bool:
-        return bool(self.released or self.delivered or self.failed or self.num_slabs)
+        return bool(self.released or self.delivered or self.failed or self.digests or self.num_slabs)
 
 
 class Results:
@@ -43,6 +47,12 @@ class Results:
         """A transfer will not be received."""
         with self._lock:
             self._outcome.failed[transfer_id] = reason
+
+    def verify(self, transfer_id: TransferId, local: tuple[str, ...], remote: tuple[str, ...]) -> None:
+        """Digests of a received transfer, here and at the producer; more legs add to them."""
+        with self._lock:
+            ours, theirs = self._outcome.digests.get(transfer_id, ((), ()))
+            self._outcome.digests[transfer_id] = (ours + local, theirs + remote)
 
     def count_slab(self, num_bytes: int) -> None:
         """One slab of `num_bytes` was scattered."""

@@ -106,4 +106,25 @@ class Fail:
     reason: str
 
 
-Action = Send | Connect | Forget | Gather | Write | Scatter | Release | Deliver | Fail
+@dataclass(frozen=True, slots=True)
+class Digest:
+    """Both sides: digest KV in the engine's blocks, then report Digested.
+
+    Each part is (local layers, tokens, local heads); `role` says whose leg it is, producer or consumer.
+    """
+
+    key: LegKey
+    parts: tuple[tuple[tuple[int, ...], Span, Span], ...]
+    role: str
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """Consumer: digests of one leg's KV as it is here and as the producer has it; unequal ones mean damage."""
+
+    transfer_id: TransferId
+    local: tuple[str, ...]
+    remote: tuple[str, ...]
+
+
+Action = Digest | Verified | Send | Connect | Forget | Gather | Write | Scatter | Release | Deliver | Fail

@@ -61,9 +61,6 @@ class ConsumerSession:
         actions, self.book.actions = self.book.actions, []
         return actions
 
-    def _on_heard(self, event: ev.Heard, now: float) -> None:
-        self.desk.hear(event, now)
-
     def _on_wanted(self, event: ev.Wanted, now: float) -> None:
         try:
             plans = self._plan(event)
@@ -165,11 +162,12 @@ class ConsumerSession:
 
 
 _EVENTS: dict[type, Callable[[ConsumerSession, Any, float], None]] = {
-    ev.Heard: ConsumerSession._on_heard,
+    ev.Heard: lambda session, event, now: session.desk.hear(event, now),
     ev.Landed: ConsumerSession._on_landed,
     ev.Unreachable: ConsumerSession._on_unreachable,
     ev.Wanted: ConsumerSession._on_wanted,
     ev.Unwanted: ConsumerSession._on_unwanted,
     ev.Scattered: ConsumerSession._on_scattered,
     ev.Damaged: ConsumerSession._on_damaged,
+    ev.Digested: lambda session, event, _now: session.desk.digested(event),
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from pdkv_connector.session import messages as msg
-from pdkv_connector.session.actions import Action, Deliver, Fail, Send
+from pdkv_connector.session.actions import Action, Deliver, Digest, Fail, Send
 from pdkv_connector.session.consumer_leg import ConsumerLeg
 from pdkv_connector.session.consumer_peer import ConsumerPeer
 from pdkv_connector.session.consumer_transfer import ConsumerTransfer
@@ -83,7 +83,10 @@ class ConsumerBook:
         for leg in legs:
             if transfer.open and leg.acknowledged and leg.whole and not leg.complete and not leg.scattering:
                 leg.complete, leg.ended_at, leg.said_at = True, now, now
-                self.send(leg.key.peer, msg.Delivered(leg.key.transfer_id, leg.key.epoch))
+                self.send(leg.key.peer, msg.Delivered(leg.key.transfer_id, leg.key.epoch, transfer.wanted.digest))
+                if transfer.wanted.digest:
+                    parts = tuple((part.local_layers, part.want.tokens, part.local_heads) for part in leg.parts)
+                    self.actions.append(Digest(leg.key, parts, "consumer"))
         if transfer.machine.can("complete") and all(leg.complete for leg in legs):
             transfer.machine.fire("complete")
             self.actions.append(Deliver(transfer.transfer_id))

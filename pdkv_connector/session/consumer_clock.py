@@ -47,8 +47,8 @@ class ConsumerClock:
         elif now - leg.said_at > self.book.timing.retry_s:
             leg.said_at = now
             name = (leg.key.transfer_id, leg.key.epoch)
-            farewell = msg.Delivered(*name) if leg.complete else msg.Abort(*name, transfer.reason[:1024])
-            self.book.send(leg.key.peer, farewell)
+            delivered = msg.Delivered(*name, transfer.wanted.digest)
+            self.book.send(leg.key.peer, delivered if leg.complete else msg.Abort(*name, transfer.reason[:1024]))
 
     def _repeat_register(self, leg: ConsumerLeg, now: float) -> None:
         if leg.register and now - leg.registered_at > self.book.timing.retry_s:

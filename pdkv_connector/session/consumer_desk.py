@@ -6,12 +6,13 @@ from collections.abc import Callable
 
 from pdkv_connector.errors import HandshakeRefused
 from pdkv_connector.session import messages as msg
+from pdkv_connector.session.actions import Verified
 from pdkv_connector.session.compatibility import check_facts, plan_wants
 from pdkv_connector.session.consumer_book import ConsumerBook
 from pdkv_connector.session.consumer_leg import ConsumerLeg
 from pdkv_connector.session.consumer_peer import ConsumerPeer
 from pdkv_connector.session.consumer_transfer import ConsumerTransfer
-from pdkv_connector.session.events import Heard
+from pdkv_connector.session.events import Digested, Heard
 from pdkv_connector.session.messages import Facts, RefuseCode
 
 
@@ -133,7 +134,15 @@ class ProducerDesk:
             transfer, leg = found
             if not leg.complete:
                 self.book.fail(transfer, f"producer {peer.endpoint} closed the transfer early", now)
+            elif transfer.wanted.digest:
+                self.book.actions.append(Verified(transfer.transfer_id, leg.digests, closed.digests))
             self.book.close_leg(transfer, leg)
+
+    def digested(self, event: Digested) -> None:
+        """Our own digests of a leg that is whole; the producer's come with Closed."""
+        transfer = self.book.transfers.get(event.key.transfer_id)
+        if transfer and transfer.epoch == event.key.epoch:
+            transfer.legs[event.key.peer].digests = event.digests
 
 
 _MESSAGES: dict[type, Callable[[ProducerDesk, ConsumerPeer, Heard, float], None]] = {

@@ -40,6 +40,7 @@ class ConsumerLeg:
         self.state = ProducerState.UNKNOWN
         self.num_tokens_ready = 0
         self.num_damaged = 0
+        self.digests: tuple[str, ...] = ()
         self.lent: dict[int, Credit] = {}
         self.scattering: dict[int, Slab] = {}
         self.received = SpanSet()

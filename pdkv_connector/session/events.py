@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pdkv_connector.session.actions import SlabKey
+from pdkv_connector.session.actions import LegKey, SlabKey
 from pdkv_connector.session.messages import Message, Slab
 from pdkv_connector.types import PeerId, Span, TransferId
 
@@ -105,6 +105,7 @@ class Wanted:
 
     endpoints: control endpoint of each producer rank, index `pp_rank * tp_size + tp_rank`.
     needs: for each local layer index, the token range wanted.
+    digest: compare digests of the KV on both sides when it is whole.
     """
 
     transfer_id: TransferId
@@ -114,6 +115,7 @@ class Wanted:
     num_prompt_tokens: int
     prompt_digest: str
     needs: tuple[Span, ...]
+    digest: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,9 +141,12 @@ class Damaged:
     reason: str
 
 
-ProducerEvent = (
-    Heard | Offered | Ready | Revoked | Finished | Withdrawn | Gathered | GatherFailed | Written | WriteFailed
-)
+@dataclass(frozen=True, slots=True)
+class Digested:
+    """Both sides: a Digest is done; `digests` has one entry for each layer of each part."""
+
+    key: LegKey
+    digests: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,4 +157,17 @@ class Unreachable:
     reason: str
 
 
-ConsumerEvent = Heard | Landed | Unreachable | Wanted | Unwanted | Scattered | Damaged
+ProducerEvent = (
+    Heard
+    | Offered
+    | Ready
+    | Revoked
+    | Finished
+    | Withdrawn
+    | Gathered
+    | GatherFailed
+    | Written
+    | WriteFailed
+    | Digested
+)
+ConsumerEvent = Heard | Landed | Unreachable | Wanted | Unwanted | Scattered | Damaged | Digested

@@ -201,10 +201,11 @@ class Heartbeat(Struct, frozen=True, array_like=True, tag="heartbeat"):
 
 
 class Delivered(Struct, frozen=True, array_like=True, tag="delivered"):
-    """Everything wanted has been scattered; the producer may free its blocks."""
+    """Everything wanted has been scattered; the producer may free its blocks, after digesting them if `digest`."""
 
     transfer_id: Name
     epoch: Count
+    digest: bool
 
 
 class Abort(Struct, frozen=True, array_like=True, tag="abort"):
@@ -216,10 +217,14 @@ class Abort(Struct, frozen=True, array_like=True, tag="abort"):
 
 
 class Closed(Struct, frozen=True, array_like=True, tag="closed"):
-    """The producer's last word: no write of this transfer and epoch is in flight or will start."""
+    """The producer's last word: no write of this transfer and epoch is in flight or will start.
+
+    `digests`, if asked for, are of the KV in the producer's blocks, one for each layer of each want.
+    """
 
     transfer_id: Name
     epoch: Count
+    digests: Annotated[tuple[Name, ...], Meta(max_length=4096)] = ()
 
 
 Message = Hello | Welcome | Refuse | Register | Alive | Slab | Ack | Heartbeat | Delivered | Abort | Closed

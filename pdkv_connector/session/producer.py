@@ -58,9 +58,6 @@ class ProducerSession:
         actions, self.book.actions = self.book.actions, []
         return actions
 
-    def _on_heard(self, event: ev.Heard, now: float) -> None:
-        self.desk.hear(event, now)
-
     def _on_offered(self, event: ev.Offered, now: float) -> None:
         if event.transfer_id in self.book.ended:
             return
@@ -129,7 +126,7 @@ class ProducerSession:
 
 
 _EVENTS: dict[type, Callable[[ProducerSession, Any, float], None]] = {
-    ev.Heard: ProducerSession._on_heard,
+    ev.Heard: lambda session, event, now: session.desk.hear(event, now),
     ev.Offered: ProducerSession._on_offered,
     ev.Ready: ProducerSession._on_ready,
     ev.Revoked: ProducerSession._on_revoked,
@@ -137,6 +134,7 @@ _EVENTS: dict[type, Callable[[ProducerSession, Any, float], None]] = {
     ev.Withdrawn: ProducerSession._on_withdrawn,
     ev.Gathered: ProducerSession._on_gathered,
     ev.GatherFailed: ProducerSession._on_gather_failed,
+    ev.Digested: lambda session, event, _now: session.desk.digested(event),
     ev.Written: ProducerSession._on_written,
     ev.WriteFailed: ProducerSession._on_write_failed,
 }

@@ -101,7 +101,7 @@ class ProducerBook:
         if not leg.busy and leg.key in transfer.legs:
             del transfer.legs[leg.key]
             transfer.served.add(leg.key.peer)
-            self.send(leg.key.peer, msg.Closed(leg.key.transfer_id, leg.key.epoch))
+            self.send(leg.key.peer, msg.Closed(leg.key.transfer_id, leg.key.epoch, leg.digests))
             self.close_if_done(transfer)
 
     def close_if_done(self, transfer: ProducerTransfer) -> None:

@@ -7,9 +7,9 @@ from typing import Any
 
 from pdkv_connector.errors import HandshakeRefused, LayoutError
 from pdkv_connector.session import messages as msg
-from pdkv_connector.session.actions import Connect, LegKey
+from pdkv_connector.session.actions import Connect, Digest, LegKey
 from pdkv_connector.session.compatibility import check_facts, token_head_bytes
-from pdkv_connector.session.events import Heard
+from pdkv_connector.session.events import Digested, Heard
 from pdkv_connector.session.messages import PROTOCOL_VERSION, Facts, RefuseCode
 from pdkv_connector.session.producer_book import ProducerBook
 from pdkv_connector.session.producer_leg import ProducerLeg
@@ -155,7 +155,19 @@ class ConsumerDesk:
         self.book.send(peer, msg.Alive(tuple(standings)))
 
     def _on_delivered(self, peer: PeerId, delivered: msg.Delivered, _now: float) -> None:
-        self._end_by_consumer(peer, delivered.transfer_id, delivered.epoch, "delivered")
+        found = self.book.find(peer, delivered.transfer_id, delivered.epoch)
+        if found is None or not delivered.digest:
+            self._end_by_consumer(peer, delivered.transfer_id, delivered.epoch, "delivered")
+        elif not found[1].digesting:
+            found[1].digesting = True
+            parts = tuple((want.layers, want.tokens, want.heads) for want in found[1].register.wants)
+            self.book.actions.append(Digest(found[1].key, parts, "producer"))
+
+    def digested(self, event: Digested) -> None:
+        """The digests asked for with Delivered: tell them with the farewell."""
+        if found := self.book.leg_of(event.key):
+            found[1].digests = event.digests
+            self.book.end_leg(*found, "delivered")
 
     def _on_abort(self, peer: PeerId, abort: msg.Abort, _now: float) -> None:
         self._end_by_consumer(peer, abort.transfer_id, abort.epoch, f"aborted by consumer: {abort.reason}")

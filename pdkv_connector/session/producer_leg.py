@@ -45,6 +45,8 @@ class ProducerLeg:
         self.ring = ring
         self.codec = codec
         self.over = False
+        self.digesting = False
+        self.digests: tuple[str, ...] = ()
         self.failure = ""
         self.heard_at = 0.0
         self.outgoing: dict[int, Outgoing] = {}

@@ -9,6 +9,7 @@ to `QUEUE_MESSAGES`) and reach the process that takes the endpoint over. The ses
 from __future__ import annotations
 
 import logging
+import math
 import time
 from dataclasses import dataclass
 
@@ -112,8 +113,8 @@ class ControlPlane:
         return messages
 
     def wait(self, timeout_s: float) -> None:
-        """Sleep until a message is here, `wake` is called, or `timeout_s` has passed."""
-        ready = dict(self._poller.poll(max(0, round(timeout_s * 1000))))
+        """Sleep until a message is here, `wake` is called, or `timeout_s`, in whole milliseconds upward, has passed."""
+        ready = dict(self._poller.poll(max(0, math.ceil(timeout_s * 1000))))
         if self._waker.fileno() in ready:
             self._waker.drain()
 

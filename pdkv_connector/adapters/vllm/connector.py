@@ -13,7 +13,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 )
 
 from pdkv_connector.adapters.vllm.scheduler_half import SchedulerHalf
-from pdkv_connector.adapters.vllm.step_plan import RankEndpoint, StepPlan
+from pdkv_connector.adapters.vllm.step_plan import RankDigests, RankEndpoint, StepPlan
 from pdkv_connector.adapters.vllm.worker_half import WorkerHalf
 
 if TYPE_CHECKING:
@@ -122,6 +122,10 @@ class PDKVConnector(KVConnectorBase_V1, SupportsHMA):
     def get_transfer_results(self, finished_req_ids: set[str]) -> KVConnectorTransferResults:
         results: KVConnectorTransferResults = self._worker.results(KVConnectorTransferResults())
         return results
+
+    def build_connector_worker_meta(self) -> RankDigests | None:
+        digests: RankDigests | None = self._worker.take_digests()
+        return digests
 
     def shutdown(self) -> None:
         if self._worker is not None:

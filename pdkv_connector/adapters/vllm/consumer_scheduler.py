@@ -5,11 +5,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pdkv_connector.adapters.vllm import compat
-from pdkv_connector.adapters.vllm.params import Broken, Consume
-from pdkv_connector.adapters.vllm.step_plan import Receive, StepPlan
+from pdkv_connector.adapters.vllm.params import OURS, Broken, Consume
+from pdkv_connector.adapters.vllm.step_plan import RankDigests, Receive, StepPlan
 from pdkv_connector.layout.window import needed_tokens
 from pdkv_connector.types import Span, TransferId
 
@@ -28,6 +28,7 @@ class Receiving:
     prompt_digest: str
     asked: bool = False
     in_flight: bool = False
+    digests: tuple[tuple[str, ...], tuple[str, ...]] | None = None
 
 
 class ConsumerScheduler:
@@ -91,6 +92,7 @@ class ConsumerScheduler:
             prompt_digest=receiving.prompt_digest,
             needs=needs,
             blocks=tuple(list(group) for group in block_ids),
+            digest=intent.digest and bool(block_ids),
         )
 
     def received(self, request_ids: set[str]) -> None:
@@ -101,11 +103,20 @@ class ConsumerScheduler:
                 receiving.in_flight = False
                 self._in_flight.pop(receiving.intent.transfer_id, None)
 
-    def finish(self, request: Request, plan: StepPlan) -> None:
-        """The engine is done with a request; one that was never scheduled still frees the producer's blocks."""
+    def digested(self, found: RankDigests) -> None:
+        """Digests asked for have come."""
+        for request_id, digests in found.by_request.items():
+            if receiving := self._receiving.get(request_id):
+                receiving.digests = digests
+
+    def finish(self, request: Request, plan: StepPlan) -> dict[str, Any] | None:
+        """The engine is done with a request; one that was never scheduled still frees the producer's blocks.
+
+        Returns the digests, if they were asked for and have come, in the form of `kv_transfer_params`.
+        """
         receiving = self._receiving.pop(request.request_id, None)
         if receiving is None or isinstance(receiving.intent, Broken):
-            return
+            return None
         transfer_id = receiving.intent.transfer_id
         if receiving.in_flight:
             self._in_flight.pop(transfer_id, None)
@@ -113,3 +124,7 @@ class ConsumerScheduler:
         elif not receiving.asked and transfer_id not in self._in_flight:
             nothing = tuple(Span(0, 0) for _ in self._windows)
             plan.receives.append(self._receive(request, receiving, nothing, ()))
+        if receiving.digests is None:
+            return None
+        local, remote = receiving.digests
+        return {OURS: {"transfer_id": transfer_id, "digests": list(local), "prefill_digests": list(remote)}}

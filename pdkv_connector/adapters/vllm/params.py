@@ -26,12 +26,16 @@ class Produce:
 
 @dataclass(frozen=True, slots=True)
 class Consume:
-    """Decode side: fetch this request's KV. `endpoints` are in order `pp_rank * tp_size + tp_rank`."""
+    """Decode side: fetch this request's KV. `endpoints` are in order `pp_rank * tp_size + tp_rank`.
+
+    `digest` asks both engines for digests of the KV; they come back in this side's answer.
+    """
 
     transfer_id: str
     engine_id: str
     endpoints: tuple[str, ...]
     tp_size: int
+    digest: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +88,7 @@ def _consume(params: Mapping[str, Any], ours: _Ours) -> Consume | Broken:
             "or remote_host and remote_port"
         )
     tp_size = ours.tp_size or int(params.get("tp_size") or 1)
-    return Consume(ours.transfer_id, str(params.get("remote_engine_id") or ""), tuple(endpoints), tp_size)
+    return Consume(ours.transfer_id, str(params.get("remote_engine_id") or ""), tuple(endpoints), tp_size, ours.digest)
 
 
 def _stock_endpoint(params: Mapping[str, Any]) -> tuple[str, ...]:

@@ -99,7 +99,7 @@ class ProducerScheduler:
             self._note_expired(sending, num_computed, plan)
 
     def _pin_window_start(self, sending: Sending) -> None:
-        """The engine frees a window's oldest block as a request finishes, one token before the consumer is done with it."""
+        """The engine frees a window's oldest block as a request finishes, one token before its consumer lets go."""
         sending.pinned = True
         places = [
             (group, needed_tokens(sending.request.num_prompt_tokens - 1, 0, window).start // self._block_sizes[group])

@@ -10,7 +10,7 @@ from pdkv_connector.adapters.vllm import compat
 from pdkv_connector.adapters.vllm.consumer_scheduler import ConsumerScheduler
 from pdkv_connector.adapters.vllm.params import Broken, Consume, Probe, Produce, announcement, parse
 from pdkv_connector.adapters.vllm.producer_scheduler import ProducerScheduler
-from pdkv_connector.adapters.vllm.step_plan import RankEndpoint, StepPlan
+from pdkv_connector.adapters.vllm.step_plan import RankDigests, RankEndpoint, StepPlan
 from pdkv_connector.config import Config
 
 if TYPE_CHECKING:
@@ -106,11 +106,14 @@ class SchedulerHalf:
         """See SupportsHMA.request_finished_all_groups."""
         if isinstance(parse(request.kv_transfer_params), Probe):
             return False, self._announced
-        self._consumer.finish(request, self._plan)
-        return self._producer.finish(request, block_ids, self._announced, self._plan)
+        digests = self._consumer.finish(request, self._plan)
+        held, params = self._producer.finish(request, block_ids, self._announced, self._plan)
+        return held, params or digests
 
     def update(self, output: KVConnectorOutput) -> None:
         """The workers reported finished sends and receives."""
+        if isinstance(output.kv_connector_worker_meta, RankDigests):
+            self._consumer.digested(output.kv_connector_worker_meta)
         self._consumer.received(set(output.finished_recving or ()))
         self._producer.released(set(output.finished_sending or ()))
 

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorHandshakeMetadata, KVConnectorMetadata
+from vllm.distributed.kv_transfer.kv_connector.v1.base import (
+    KVConnectorHandshakeMetadata,
+    KVConnectorMetadata,
+    KVConnectorWorkerMetadata,
+)
 
 from pdkv_connector.types import Span, TransferId
 
@@ -47,6 +51,7 @@ class Receive:
     prompt_digest: str = ""
     needs: tuple[Span, ...] = ()
     blocks: Blocks = ()
+    digest: bool = False
     reason: str = ""
 
 
@@ -66,6 +71,21 @@ class StepPlan(KVConnectorMetadata):
     withdrawn: list[tuple[TransferId, str, bool]] = field(default_factory=list)
     receives: list[Receive] = field(default_factory=list)
     cancelled: list[tuple[TransferId, str]] = field(default_factory=list)
+
+
+@dataclass
+class RankDigests(KVConnectorWorkerMetadata):
+    """By request: digests of received KV per layer, here and at the producer, of all ranks so far."""
+
+    by_request: dict[str, tuple[tuple[str, ...], tuple[str, ...]]]
+
+    def aggregate(self, other: KVConnectorWorkerMetadata) -> RankDigests:
+        assert isinstance(other, RankDigests)
+        merged = dict(self.by_request)
+        for request_id, (local, remote) in other.by_request.items():
+            ours, theirs = merged.get(request_id, ((), ()))
+            merged[request_id] = (ours + local, theirs + remote)
+        return RankDigests(merged)
 
 
 @dataclass

@@ -11,7 +11,7 @@ import torch
 
 from pdkv_connector.adapters.vllm import compat
 from pdkv_connector.adapters.vllm.kv_memory import describe, facts_of, groups_of
-from pdkv_connector.adapters.vllm.step_plan import RankEndpoint, Receive, StepPlan
+from pdkv_connector.adapters.vllm.step_plan import RankDigests, RankEndpoint, Receive, StepPlan
 from pdkv_connector.config import Config
 from pdkv_connector.errors import EngineError
 from pdkv_connector.runtime.hands import Event
@@ -46,6 +46,8 @@ class WorkerHalf:
         self._sent: dict[TransferId, str] = {}
         self._received: dict[TransferId, str] = {}
         self._refused: set[str] = set()
+        self._digests: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {}
+        self._digesting: dict[TransferId, str] = {}
 
     def register(self, kv_caches: dict[str, torch.Tensor]) -> None:
         """The KV tensors exist: open the channels and start the runtime. Raises PdkvError, naming what is wrong."""
@@ -128,6 +130,8 @@ class WorkerHalf:
             return
         if receive.blocks:
             self._received[receive.transfer_id] = receive.request_id
+            if receive.digest:
+                self._digesting[receive.transfer_id] = receive.request_id
             self.runtime.tables.extend(receive.transfer_id, receive.blocks)
         self.runtime.timeline.note("consumer", "registered", receive.transfer_id)
         events.append(
@@ -139,6 +143,7 @@ class WorkerHalf:
                 receive.num_prompt_tokens,
                 receive.prompt_digest,
                 tuple(receive.needs[group] for group in self._groups),
+                receive.digest,
             )
         )
 
@@ -179,6 +184,18 @@ class WorkerHalf:
         failed = self._requests(self._received, set(outcome.failed))
         found.finished_recving |= failed | self._requests(self._received, outcome.delivered)
         found.failed_recving |= failed
+        for transfer_id in outcome.failed:
+            self._digesting.pop(transfer_id, None)
+        for transfer_id, digests in outcome.digests.items():
+            if request_id := self._digesting.pop(transfer_id, None):
+                self._digests[request_id] = digests
+        return found
+
+    def take_digests(self) -> RankDigests | None:
+        """Digests that came since the last step, if any."""
+        if not self._digests:
+            return None
+        found, self._digests = RankDigests(self._digests), {}
         return found
 
     def _requests(self, known: dict[TransferId, str], transfer_ids: set[TransferId]) -> set[str]:

@@ -29,9 +29,9 @@ MESSAGES: tuple[m.Message, ...] = (
     m.Slab("t-1", 2, 70_000, 1, Span(0, 12), Span(128, 640), Credit(15, 300), "split", 7_654_321, (1 << 64) - 1),
     m.Ack("t-1", 2, 9, (Span(0, 4), Span(6, 7)), CREDITS),
     m.Heartbeat((("t-1", 2), ("t-ü", 0))),
-    m.Delivered("t-1", 2),
+    m.Delivered("t-1", 2, True),
     m.Abort("t-1", 2, "client went away"),
-    m.Closed("t-1", 2),
+    m.Closed("t-1", 2, ("5f1c", "")),
 )
 
 GOLDEN: dict[str, tuple[str, ...]] = {
@@ -65,9 +65,9 @@ GOLDEN: dict[str, tuple[str, ...]] = {
     ),
     "Ack": ("9301a764302d3566316396a361636ba3742d3102099292000492060792920001920fcd012c",),
     "Heartbeat": ("9301a764302d3566316392a96865617274626561749292a3742d310292a4742dc3bc00",),
-    "Delivered": ("9301a764302d3566316393a964656c697665726564a3742d3102",),
+    "Delivered": ("9301a764302d3566316394a964656c697665726564a3742d3102c3",),
     "Abort": ("9301a764302d3566316394a561626f7274a3742d3102b0636c69656e742077656e742061776179",),
-    "Closed": ("9301a764302d3566316393a6636c6f736564a3742d3102",),
+    "Closed": ("9301a764302d3566316394a6636c6f736564a3742d310292a435663163a0",),
 }
 
 by_name = pytest.mark.parametrize("message", MESSAGES, ids=lambda message: type(message).__name__)
@@ -117,7 +117,7 @@ def test_truncated_frames_are_refused(message: m.Message) -> None:
 
 
 def test_another_protocol_version_is_refused_by_number() -> None:
-    frame = bytearray(golden(m.Delivered("t-1", 2)))
+    frame = bytearray(golden(MESSAGES[8]))
     assert frame[1] == m.PROTOCOL_VERSION
     frame[1] = 7
     with pytest.raises(ProtocolError, match="version 7, this side speaks 1"):

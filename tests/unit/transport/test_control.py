@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from pdkv_connector.errors import ProtocolError, TransportError
-from pdkv_connector.session.messages import Closed, Delivered, Heartbeat
+from pdkv_connector.session.messages import Closed, Heartbeat
 from pdkv_connector.transport.control import ControlPlane, Received
 from pdkv_connector.transport.sockets import QUEUE_MESSAGES
 
@@ -45,9 +45,9 @@ def test_a_message_and_its_answer(open_plane: Open, host: str) -> None:
     server, client = open_plane("server", host), open_plane("client")
     peer = client.dial(server.endpoint)
     assert client.dial(server.endpoint) == peer
-    assert client.send(peer, Delivered("t", 3))
+    assert client.send(peer, Closed("t", 3))
     (asked,) = collect(server, 1)
-    assert (asked.instance, asked.message) == ("client", Delivered("t", 3))
+    assert (asked.instance, asked.message) == ("client", Closed("t", 3))
     assert server.send(asked.peer, Closed("t", 3))
     assert collect(client, 1) == [Received(peer, "server", Closed("t", 3))]
 
@@ -55,7 +55,7 @@ def test_a_message_and_its_answer(open_plane: Open, host: str) -> None:
 def test_messages_of_one_peer_keep_their_order(open_plane: Open) -> None:
     server, client = open_plane("server"), open_plane("client")
     peer = client.dial(server.endpoint)
-    sent = [Delivered("t", epoch) for epoch in range(3_000)]
+    sent = [Closed("t", epoch) for epoch in range(3_000)]
     heard: list[Received] = []
     for message in sent:
         while not client.send(peer, message):
@@ -66,26 +66,26 @@ def test_messages_of_one_peer_keep_their_order(open_plane: Open) -> None:
 
 def test_a_message_to_nobody_is_false_and_bounded(open_plane: Open) -> None:
     plane = open_plane("plane")
-    assert not plane.send("to:nobody:1", Delivered("t", 0))
-    assert not plane.send("from:nobody#1", Delivered("t", 0))
+    assert not plane.send("to:nobody:1", Closed("t", 0))
+    assert not plane.send("from:nobody#1", Closed("t", 0))
     unreachable = plane.dial("127.0.0.1:9")
-    accepted = [plane.send(unreachable, Delivered("t", 0)) for _ in range(QUEUE_MESSAGES + 100)]
+    accepted = [plane.send(unreachable, Closed("t", 0)) for _ in range(QUEUE_MESSAGES + 100)]
     assert accepted == [True] * QUEUE_MESSAGES + [False] * 100
 
 
 def test_a_peer_that_died_is_false_and_its_successor_is_heard(open_plane: Open) -> None:
     first, client = open_plane("p0-a"), open_plane("client")
     peer = client.dial(first.endpoint)
-    client.send(peer, Delivered("t", 1))
+    client.send(peer, Closed("t", 1))
     (asked,) = collect(first, 1)
     port = int(first.endpoint.rpartition(":")[2])
     first.close()
     second = open_plane("p0-b", port=port)
     assert not second.send(asked.peer, Closed("t", 1))
-    while not client.send(peer, Delivered("t", 2)):
+    while not client.send(peer, Closed("t", 2)):
         client.wait(0.01)
     (asked,) = collect(second, 1)
-    assert asked.message == Delivered("t", 2)
+    assert asked.message == Closed("t", 2)
     second.send(asked.peer, Closed("t", 2))
     assert collect(client, 1) == [Received(peer, "p0-b", Closed("t", 2))]
 
@@ -95,17 +95,17 @@ def test_hang_up_forgets_and_dial_connects_anew(open_plane: Open) -> None:
     peer = client.dial(server.endpoint)
     client.hang_up(peer)
     client.hang_up(peer)
-    assert not client.send(peer, Delivered("t", 0))
+    assert not client.send(peer, Closed("t", 0))
     assert client.dial(server.endpoint) == peer
-    assert client.send(peer, Delivered("t", 1))
-    assert collect(server, 1)[0].message == Delivered("t", 1)
+    assert client.send(peer, Closed("t", 1))
+    assert collect(server, 1)[0].message == Closed("t", 1)
 
 
 def test_two_spellings_of_one_endpoint_are_both_served(open_plane: Open) -> None:
     server, client = open_plane("server"), open_plane("client")
     port = server.endpoint.rpartition(":")[2]
     for host in ("127.0.0.1", "localhost"):
-        client.send(client.dial(f"{host}:{port}"), Delivered(host, 0))
+        client.send(client.dial(f"{host}:{port}"), Closed(host, 0))
     asked = collect(server, 2)
     assert all(server.send(received.peer, Closed("t", 0)) for received in asked)
     assert len({received.peer for received in collect(client, 2)}) == 2

@@ -14,7 +14,7 @@ import pytest
 import zmq
 
 from pdkv_connector.errors import TransportError
-from pdkv_connector.session.messages import PROTOCOL_VERSION, Delivered, encode
+from pdkv_connector.session.messages import PROTOCOL_VERSION, Closed, encode
 from pdkv_connector.transport.control import ControlPlane
 
 GREETING = b"\xff" + bytes(8) + b"\x7f" + b"\x03\x00NULL".ljust(54, b"\x00")
@@ -30,7 +30,7 @@ def server() -> Iterator[ControlPlane]:
 def assert_serves_the_next_good_peer(server: ControlPlane, instance: str = "good") -> None:
     client = ControlPlane(instance, "127.0.0.1", 0)
     try:
-        assert client.send(client.dial(server.endpoint), Delivered("t", 1))
+        assert client.send(client.dial(server.endpoint), Closed("t", 1))
         give_up_s = time.monotonic() + 30
         heard: list[str] = []
         while instance not in heard:
@@ -61,11 +61,11 @@ HOSTILE = {
     "old tuple": [msgspec.msgpack.encode(["get_meta_msg", 3])],
     "pickle": [pickle.dumps(("rank", 99))],
     "unknown message": [frame(PROTOCOL_VERSION, "evil", ["no_such_message", "t", 1])],
-    "unknown rank": [frame(PROTOCOL_VERSION, "evil", ["delivered", "t", -1])],
-    "other version": [frame(99, "evil", ["delivered", "t", 1])],
+    "unknown rank": [frame(PROTOCOL_VERSION, "evil", ["closed", "t", -1])],
+    "other version": [frame(99, "evil", ["closed", "t", 1])],
     "1 GB length": [b"\xc6\x40\x00\x00\x00"],
-    "too many parts": [encode("evil", Delivered("t", 1))] * 3,
-    "another's name": [encode("good", Delivered("t", 1))],
+    "too many parts": [encode("evil", Closed("t", 1))] * 3,
+    "another's name": [encode("good", Closed("t", 1))],
 }
 
 
@@ -85,9 +85,9 @@ def test_case_c28_hostile_frames_are_counted_and_dropped(
 
 def test_case_c28_a_sound_frame_is_not_rejected(server: ControlPlane) -> None:
     """Negative control: the same plain socket, saying something sound."""
-    send_frames(server.endpoint, b"good#1", [[encode("good", Delivered("t", 1))]])
+    send_frames(server.endpoint, b"good#1", [[encode("good", Closed("t", 1))]])
     server.wait(30)
-    assert [received.message for received in server.receive()] == [Delivered("t", 1)]
+    assert [received.message for received in server.receive()] == [Closed("t", 1)]
     assert server.rejected_frames == 0
 
 
