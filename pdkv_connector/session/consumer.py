@@ -92,7 +92,7 @@ class ConsumerSession:
             peer = self.book.peers[endpoint] = ConsumerPeer(endpoint, now)
         elif peer.machine.can("dial"):
             peer.greet("dial", now)
-        elif peer.welcome and engine_id and peer.welcome.engine_id != engine_id:
+        elif peer.ready and peer.welcome and engine_id and peer.welcome.engine_id != engine_id:
             peer.greet("restart", now)
         peer.expects_engine_id = engine_id
         return peer

@@ -24,6 +24,7 @@ class ConsumerBook:
         self.actions: list[Action] = []
         self.peers: dict[PeerId, ConsumerPeer] = {}
         self.transfers: dict[TransferId, ConsumerTransfer] = {}
+        self._num_slots = num_slots
         self._window_slots = window_slots
         self._stale: dict[int, ConsumerLeg] = {}
 
@@ -54,20 +55,28 @@ class ConsumerBook:
         """This leg's producer must hear the present state; one Ack is sent however often this is called."""
         self._stale[id(leg)] = leg
 
+    @property
+    def plenty(self) -> bool:
+        """True while slots can be lent ahead of need."""
+        return 2 * self.ring.num_free > self._num_slots
+
     def lend_slots(self) -> None:
-        """Hand out free slots: first one to every leg that has none, then streaming legs up to the window."""
+        """Hand free slots to streaming legs: first one to every leg that has none, then up to the window.
+
+        A leg whose producer still queues gets none: its slots would lie idle while others, computed already, wait.
+        """
         if not self.ring.num_free:
             return
-        takers = [leg for transfer, leg in self.legs() if transfer.open and leg.register and not leg.complete]
+        takers = [leg for _, leg in self.legs() if leg.streaming and not leg.over and not leg.whole]
         for target in (1, self._window_slots):
             for leg in takers:
-                while len(leg.lent) < target and (target == 1 or leg.streaming) and leg.borrow(self.ring):
+                while len(leg.lent) < target and leg.borrow(self.ring):
                     self.owe_ack(leg)
 
     def send_acks(self) -> None:
-        """Send the acknowledgements owed."""
+        """Send the acknowledgements owed. A leg that is over says nothing that could renew its lease."""
         for leg in self._stale.values():
-            if leg.acknowledged and not leg.complete and not leg.closed:
+            if leg.acknowledged and not leg.over:
                 self.send(leg.key.peer, leg.ack())
         self._stale.clear()
 
@@ -99,10 +108,12 @@ class ConsumerBook:
         transfer.machine.fire("failed")
         transfer.reason = reason
         for leg in transfer.legs.values():
+            if leg.over:
+                continue
             leg.ended_at = leg.said_at = now
             if leg.register is None:
                 leg.closed = True
-            elif not leg.complete:
+            else:
                 self.send(leg.key.peer, msg.Abort(leg.key.transfer_id, leg.key.epoch, reason[:1024]))
         self.report_failure(transfer)
         self._close_if_done(transfer)

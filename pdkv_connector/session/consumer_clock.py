@@ -35,16 +35,17 @@ class ConsumerClock:
         elif leg.register and not leg.acknowledged:
             self._repeat_register(leg, now)
         elif leg.streaming and now - max(leg.progress_at, leg.said_at) > self.book.timing.resend_s:
-            leg.said_at = now
+            leg.said_at, leg.overdue = now, True
             self.book.owe_ack(leg)
         if transfer.open:
             self._watch(transfer, leg, now)
 
     def _say_farewell(self, transfer: ConsumerTransfer, leg: ConsumerLeg, now: float) -> None:
         """Repeat Delivered or Abort until Closed; after the quarantine the producer's lease is over in any case."""
-        if now - leg.ended_at > self.book.timing.quarantine_s:
+        timing = self.book.timing
+        if now - leg.ended_at > max(timing.lease_s, leg.lease_s) + timing.peer_timeout_s:
             self.book.close_leg(transfer, leg)
-        elif now - leg.said_at > self.book.timing.retry_s:
+        elif now - leg.said_at > timing.retry_s:
             leg.said_at = now
             name = (leg.key.transfer_id, leg.key.epoch)
             delivered = msg.Delivered(*name, transfer.wanted.digest)
@@ -68,7 +69,7 @@ class ConsumerClock:
         peer.busy_since = min(peer.busy_since, now) if waiting else float("inf")
         if waiting and peer.greeting:
             self._greet(peer, now)
-        elif waiting and peer.ready and now - peer.beat_at > timing.heartbeat_s:
+        elif waiting and peer.ready and now - peer.beat_at > peer.beat_every_s(timing.heartbeat_s):
             self._beat(peer, waiting, now)
         if waiting and peer.machine.can("silence") and peer.silent_s(now) > timing.peer_timeout_s:
             self.lose(peer, f"did not answer for {timing.peer_timeout_s:g} s", now)
@@ -100,5 +101,6 @@ class ConsumerClock:
     def lose(self, peer: ConsumerPeer, reason: str, now: float) -> None:
         """Give up everything expected of a producer that cannot be reached."""
         peer.machine.fire("silence")
-        for transfer, _ in self.book.legs_of(peer.endpoint):
-            self.book.fail(transfer, f"producer {peer.endpoint} {reason}", now)
+        for transfer, leg in self.book.legs_of(peer.endpoint):
+            if not leg.over:
+                self.book.fail(transfer, f"producer {peer.endpoint} {reason}", now)

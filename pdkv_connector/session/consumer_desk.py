@@ -27,7 +27,7 @@ class ProducerDesk:
         """Take one message; a changed instance is a restarted process, whose old transfers are over."""
         peer = self.book.peers.get(event.peer)
         handler = _MESSAGES.get(type(event.message))
-        if peer is None or handler is None:
+        if peer is None or handler is None or event.instance in peer.gone:
             return
         if peer.instance and peer.instance != event.instance:
             self._restarted(peer, now)
@@ -35,11 +35,13 @@ class ProducerDesk:
         handler(self, peer, event, now)
 
     def _restarted(self, peer: ConsumerPeer, now: float) -> None:
+        peer.bury()
         if peer.ready:
             peer.greet("restart", now)
         for transfer, leg in self.book.legs_of(peer.endpoint):
             if leg.register is not None:
-                self.book.fail(transfer, f"producer {peer.endpoint} restarted", now)
+                if not leg.complete:
+                    self.book.fail(transfer, f"producer {peer.endpoint} restarted", now)
                 self.book.close_leg(transfer, leg)
 
     def _on_welcome(self, peer: ConsumerPeer, event: Heard, now: float) -> None:
@@ -49,7 +51,7 @@ class ProducerDesk:
         try:
             check_facts(welcome.facts, self.facts)
         except HandshakeRefused as refusal:
-            self._refused(peer, str(refusal), now)
+            self._refused(peer, event.instance, str(refusal), now)
             return
         peer.machine.fire("welcome")
         peer.welcome, peer.instance = welcome, event.instance
@@ -61,8 +63,13 @@ class ProducerDesk:
         """Ask a welcomed producer for this leg's KV, with one credit to start."""
         assert peer.welcome is not None
         wanted = transfer.wanted
+        if wanted.engine_id not in ("", peer.welcome.engine_id):
+            there = f"producer {peer.endpoint} is engine {peer.welcome.engine_id!r}"
+            self.book.fail(transfer, f"{there}, the request names {wanted.engine_id!r}", now)
+            return
+        leg.lease_s = peer.welcome.lease_s
         leg.prepare(plan_wants(peer.welcome.facts, self.facts, wanted.needs, leg.plan.global_heads))
-        if leg.parts:
+        if leg.parts and self.book.plenty:
             leg.borrow(self.book.ring)
         leg.register = msg.Register(
             wanted.transfer_id,
@@ -97,35 +104,29 @@ class ProducerDesk:
         if refuse.code is RefuseCode.HELLO_REQUIRED:
             self._forgotten(peer, now)
         elif not refuse.transfer_id:
-            self._refused(peer, refuse.reason, now)
+            self._refused(peer, event.instance, refuse.reason, now)
         elif found := self.book.find(peer.endpoint, refuse.transfer_id, refuse.epoch):
-            transfer, leg = found
-            self.book.fail(transfer, f"producer {peer.endpoint} refused: {refuse.reason}", now)
-            self._settle_refused(transfer, leg)
-
-    def _settle_refused(self, transfer: ConsumerTransfer, leg: ConsumerLeg) -> None:
-        """A leg that was never acknowledged has no writes to wait for; others wait for Closed."""
-        if not leg.acknowledged:
-            self.book.close_leg(transfer, leg)
+            if not found[1].complete:
+                self.book.fail(found[0], f"producer {peer.endpoint} refused: {refuse.reason}", now)
 
     def _forgotten(self, peer: ConsumerPeer, now: float) -> None:
-        """The producer does not know this process: greet again, and give up what it has forgotten."""
+        """The producer does not know this process: greet again; it will refuse the transfers that it has forgotten."""
         if peer.ready:
             peer.greet("restart", now)
-            for transfer, leg in self.book.legs_of(peer.endpoint):
-                if leg.register is not None:
-                    self.book.fail(transfer, f"producer {peer.endpoint} has forgotten this consumer", now)
 
-    def _refused(self, peer: ConsumerPeer, reason: str, now: float) -> None:
+    def _refused(self, peer: ConsumerPeer, instance: str, reason: str, now: float) -> None:
+        """A process that had welcomed us before refuses what is asked for now, not what is under way."""
         if not peer.greeting:
             return
-        peer.machine.fire("refuse")
-        for transfer, _ in self.book.legs_of(peer.endpoint):
-            self.book.fail(transfer, f"producer {peer.endpoint} refused the handshake: {reason}", now)
+        peer.machine.fire("welcome" if peer.welcome and peer.instance == instance else "refuse")
+        for transfer, leg in self.book.legs_of(peer.endpoint):
+            if leg.register is None:
+                self.book.fail(transfer, f"producer {peer.endpoint} refused the handshake: {reason}", now)
 
     def _on_abort(self, peer: ConsumerPeer, event: Heard, now: float) -> None:
         abort: msg.Abort = event.message  # type: ignore[assignment]
-        if found := self.book.find(peer.endpoint, abort.transfer_id, abort.epoch):
+        found = self.book.find(peer.endpoint, abort.transfer_id, abort.epoch)
+        if found and not found[1].complete:
             self.book.fail(found[0], f"producer {peer.endpoint} gave up: {abort.reason}", now)
 
     def _on_closed(self, peer: ConsumerPeer, event: Heard, now: float) -> None:
@@ -134,7 +135,7 @@ class ProducerDesk:
             transfer, leg = found
             if not leg.complete:
                 self.book.fail(transfer, f"producer {peer.endpoint} closed the transfer early", now)
-            elif transfer.wanted.digest:
+            elif closed.digests:  # a repeated Closed has none: that the first was lost is no damage
                 self.book.actions.append(Verified(transfer.transfer_id, leg.digests, closed.digests))
             self.book.close_leg(transfer, leg)
 

@@ -35,7 +35,9 @@ class ConsumerLeg:
         self.complete = False
         self.closed = False
         self.said_at = float("-inf")
-        self.ended_at = 0.0
+        self.ended_at = float("inf")
+        self.lease_s = 0.0
+        self.overdue = False
         self.progress_at = now
         self.state = ProducerState.UNKNOWN
         self.num_tokens_ready = 0
@@ -44,6 +46,8 @@ class ConsumerLeg:
         self.lent: dict[int, Credit] = {}
         self.scattering: dict[int, Slab] = {}
         self.received = SpanSet()
+        self._spoiled: set[Credit] = set()
+        self._doubtful: set[int] = set()
         self._ack_serial = 0
         self._missing: list[list[SpanSet]] = []
 
@@ -51,6 +55,11 @@ class ConsumerLeg:
     def streaming(self) -> bool:
         """True when slabs come or are about to."""
         return self.acknowledged and self.state is ProducerState.STREAMING
+
+    @property
+    def over(self) -> bool:
+        """True once this side has said its last word: Delivered or Abort."""
+        return self.ended_at < float("inf")
 
     @property
     def whole(self) -> bool:
@@ -103,15 +112,24 @@ class ConsumerLeg:
         for layer in slab.layers:
             self._missing[slab.want][layer].discard(slab.tokens)
         self.received.add(Span(seq, seq + 1))
-        ring.settle(self.lent.pop(slab.credit.slot))
+        self._free(slab.credit.slot, ring)
         self.progress_at = now
+
+    def _free(self, slot: int, ring: ReceiveRing) -> None:
+        """A slot that was asked for again may be written once more: only this leg's producer can tell when."""
+        credit = self.lent.pop(slot)
+        if slot in self._doubtful and not self.closed:
+            self.lent[slot] = ring.renew(credit)
+        else:
+            ring.settle(credit)
 
     def damaged(self, seq: int, ring: ReceiveRing) -> bool:
         """A slab did not survive the wire; True when that happened too often. It is asked for again by the next Ack."""
         slab = self.scattering.pop(seq)
         self.num_damaged += 1
+        self._spoiled.add(slab.credit)
         if self.closed:
-            ring.settle(self.lent.pop(slab.credit.slot))
+            self._free(slab.credit.slot, ring)
         return self.num_damaged > MAX_DAMAGED
 
     def stand(self, standing: Standing, now: float) -> None:
@@ -120,7 +138,11 @@ class ConsumerLeg:
             self.state, self.num_tokens_ready, self.progress_at = standing.state, standing.num_tokens_ready, now
 
     def ack(self) -> Ack:
-        """All that came and all that is lent."""
+        """All that came and all that is lent; asks again for what was damaged and, when `overdue`, for all the rest."""
         self._ack_serial += 1
         lent = tuple(sorted(self.lent.values(), key=lambda credit: credit.serial))
-        return Ack(self.key.transfer_id, self.key.epoch, self._ack_serial, self.received.spans(), lent)
+        here = {slab.credit for slab in self.scattering.values()}
+        missing = tuple(credit for credit in lent if credit not in here and (self.overdue or credit in self._spoiled))
+        self.overdue = False
+        self._doubtful.update(credit.slot for credit in missing)
+        return Ack(self.key.transfer_id, self.key.epoch, self._ack_serial, self.received.spans(), lent, missing)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import deque
+
 from pdkv_connector.session.messages import Welcome
 from pdkv_connector.session.states import PEER, Machine, PeerPhase
 
@@ -14,6 +16,7 @@ class ConsumerPeer:
         self.machine: Machine[PeerPhase] = Machine(PEER, PeerPhase.GREETING)
         self.instance = ""
         self.welcome: Welcome | None = None
+        self.gone: deque[str] = deque(maxlen=64)
         self.expects_engine_id = ""
         self.heard_at = now
         self.greeted_at = float("-inf")
@@ -35,7 +38,15 @@ class ConsumerPeer:
         return now - max(self.heard_at, self.busy_since)
 
     def greet(self, trigger: str, now: float) -> None:
-        """Start a handshake over: `dial` after a loss or a refusal, `restart` when the process behind it changed."""
+        """Start a handshake over: `dial` after a loss or a refusal, `restart` when the process behind it may be new."""
         self.machine.fire(trigger)
-        self.welcome, self.instance = None, ""
         self.heard_at, self.greeted_at = now, float("-inf")
+
+    def bury(self) -> None:
+        """The process that answered so far is dead; what it sent may still come."""
+        self.gone.append(self.instance)
+        self.welcome, self.instance = None, ""
+
+    def beat_every_s(self, heartbeat_s: float) -> float:
+        """Interval of heartbeats; a short lease of the producer shortens it."""
+        return min(heartbeat_s, self.welcome.lease_s / 3) if self.welcome else heartbeat_s

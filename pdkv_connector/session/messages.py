@@ -185,13 +185,18 @@ class Slab(Struct, frozen=True, array_like=True, tag="slab"):
 
 
 class Ack(Struct, frozen=True, array_like=True, tag="ack"):
-    """Cumulative: every slab received, every credit outstanding. Safe to lose, repeat and reorder by `serial`."""
+    """Cumulative: every slab received, every credit outstanding. Safe to lose, repeat and reorder by `serial`.
+
+    `missing` are credits whose slab is overdue or came damaged: what was written under them is written again. A slot
+    asked for like this may be written twice, so it stays with its leg until Closed.
+    """
 
     transfer_id: Name
     epoch: Count
     serial: Count
     received: Annotated[tuple[Span, ...], Meta(max_length=4096)]
     credits: Annotated[tuple[Credit, ...], Meta(max_length=4096)]
+    missing: Annotated[tuple[Credit, ...], Meta(max_length=4096)]
 
 
 class Heartbeat(Struct, frozen=True, array_like=True, tag="heartbeat"):

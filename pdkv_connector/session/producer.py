@@ -40,7 +40,6 @@ class ProducerSession:
     def handle(self, event: ev.ProducerEvent, now: float) -> list[Action]:
         """Take one event; returns what the runtime must do, in order."""
         _EVENTS[type(event)](self, event, now)
-        self.book.pump()
         return self._flush()
 
     def tick(self, now: float) -> list[Action]:
@@ -55,6 +54,7 @@ class ProducerSession:
         return self._flush()
 
     def _flush(self) -> list[Action]:
+        self.book.pump()
         actions, self.book.actions = self.book.actions, []
         return actions
 
@@ -109,7 +109,7 @@ class ProducerSession:
 
     def _on_gather_failed(self, event: ev.GatherFailed, now: float) -> None:
         if found := self.book.leg_of(event.key.leg):
-            found[1].written(event.key.seq, now)
+            self.book.send_slots += found[1].written(event.key.seq, now)
             self.book.abort_leg(*found, event.reason)
 
     def _on_written(self, event: ev.Written, now: float) -> None:

@@ -106,6 +106,8 @@ class ProducerBook:
 
     def close_if_done(self, transfer: ProducerTransfer) -> None:
         """Close a transfer that nobody will ask for any more; its blocks go back once the engine finished with them."""
+        if self.transfers.get(transfer.transfer_id) is not transfer:
+            return
         fenced = transfer.phase in (ProducerPhase.FENCING, ProducerPhase.CLOSED) and not transfer.legs
         nobody = transfer.offer is None and not transfer.legs and not transfer.served
         if not (fenced or nobody or transfer.all_served):
@@ -115,18 +117,23 @@ class ProducerBook:
         self.transfers.pop(transfer.transfer_id, None)
         if nobody:
             return
-        self.ended[transfer.transfer_id] = transfer.outcome or "ended"
-        if len(self.ended) > NUM_TOMBSTONES:
-            self.ended.popitem(last=False)
+        self.bury(transfer.transfer_id, transfer.outcome or "ended")
         if transfer.finished:
             self.actions.append(Release(transfer.transfer_id, transfer.outcome))
+
+    def bury(self, transfer_id: TransferId, outcome: str) -> None:
+        """Remember that this transfer is over, so that nothing late brings it back."""
+        self.ended[transfer_id] = outcome
+        if len(self.ended) > NUM_TOMBSTONES:
+            self.ended.popitem(last=False)
 
     def expire(self, transfer: ProducerTransfer, now: float) -> None:
         """A lease is renewed by any word of the consumer and by progress; an unfinished request needs none."""
         for leg in list(transfer.legs.values()):
             if not leg.over and now - leg.heard_at > self.timing.lease_s:
                 self.abort_leg(transfer, leg, f"lease expired: consumer silent for {self.timing.lease_s:g} s")
-        if transfer.machine.can("lease_expired") and transfer.finished and self._stale(transfer, now):
+        idle = not transfer.legs and (transfer.finished or transfer.offer is None)
+        if idle and transfer.machine.can("lease_expired") and self._stale(transfer, now):
             transfer.outcome = f"lease expired: no consumer came within {self.timing.lease_s:g} s"
             transfer.machine.fire("lease_expired")
             self.close_if_done(transfer)

@@ -53,8 +53,8 @@ class ConsumerDesk:
         known = self.book.peers.get(peer)
         if known is not None and known[1] != instance:
             self.book.lose_peer(peer, "consumer restarted")
-        if known is None or known != (hello, instance):
-            self.book.peers[peer] = (hello, instance)
+        self.book.peers[peer] = (hello, instance)
+        if known is None or (known[0].transport_metadata, known[1]) != (hello.transport_metadata, instance):
             self.book.actions.append(Connect(peer, hello.transport_metadata))
         self.book.send(
             peer,
@@ -86,12 +86,13 @@ class ConsumerDesk:
         transfer = self.book.transfers.setdefault(
             register.transfer_id, self.book.new_transfer(register.transfer_id, None)
         )
-        if not transfer.live or peer in transfer.served:
+        leg = transfer.leg_of(peer, register.epoch)
+        if leg is None and (not transfer.live or peer in transfer.served):
             self.book.refuse(peer, register.transfer_id, register.epoch, RefuseCode.ENDED, transfer.outcome or "served")
             return
         transfer.touched_at = now
-        leg = transfer.leg_of(peer, register.epoch) or self._new_leg(transfer, peer, register)
-        if leg is not None:
+        leg = leg or self._new_leg(transfer, peer, register)
+        if leg is not None and not leg.over:
             leg.heard_at = now
             self.book.send(peer, msg.Alive((transfer.standing(register.epoch),)))
 
@@ -166,7 +167,7 @@ class ConsumerDesk:
     def digested(self, event: Digested) -> None:
         """The digests asked for with Delivered: tell them with the farewell."""
         if found := self.book.leg_of(event.key):
-            found[1].digests = event.digests
+            found[1].digesting, found[1].digests = False, event.digests
             self.book.end_leg(*found, "delivered")
 
     def _on_abort(self, peer: PeerId, abort: msg.Abort, _now: float) -> None:
@@ -176,12 +177,18 @@ class ConsumerDesk:
         found = self.book.find(peer, transfer_id, epoch)
         if found is not None:
             self.book.end_leg(found[0], found[1], outcome)
-        elif not self._fencing(peer, transfer_id, epoch):
+        elif self.book.leg_of(LegKey(transfer_id, peer, epoch)) is None:
+            self._forestall(peer, transfer_id, outcome)
             self.book.send(peer, msg.Closed(transfer_id, epoch))
 
-    def _fencing(self, peer: PeerId, transfer_id: TransferId, epoch: int) -> bool:
-        transfer = self.book.transfers.get(transfer_id)
-        return transfer is not None and transfer.leg_of(peer, epoch) is not None
+    def _forestall(self, peer: PeerId, transfer_id: TransferId, outcome: str) -> None:
+        """A farewell may overtake its Register: what comes late must not start a leg after Closed."""
+        if transfer := self.book.transfers.get(transfer_id):
+            transfer.served.add(peer)
+            transfer.outcome = transfer.outcome or outcome
+            self.book.close_if_done(transfer)
+        elif transfer_id not in self.book.ended:
+            self.book.bury(transfer_id, outcome)
 
 
 _MESSAGES: dict[type, Callable[[ConsumerDesk, PeerId, Any, float], None]] = {

@@ -67,8 +67,8 @@ class ProducerLeg:
 
     @property
     def busy(self) -> bool:
-        """True while a gather may read the engine's blocks or a write may touch the peer's ring."""
-        return any(slab.progress is not Progress.WRITTEN for slab in self.outgoing.values())
+        """True while something may read the engine's blocks or a write may touch the peer's ring."""
+        return self.digesting or any(slab.progress is not Progress.WRITTEN for slab in self.outgoing.values())
 
     @property
     def can_send(self) -> bool:
@@ -125,7 +125,7 @@ class ProducerLeg:
         self._take_credits(ack.credits)
         for span in ack.received:
             self._received.add(span)
-        return self._settle(), self._repeat_lost(set(ack.credits), now, resend_s)
+        return self._settle(), self._repeat_lost(set(ack.missing), now, resend_s)
 
     def _settle(self) -> list[int]:
         """Drop slabs that were received and that no write of ours touches any more."""
@@ -134,10 +134,10 @@ class ProducerLeg:
         ]
         return [self.outgoing.pop(seq).send_slot for seq in settled]
 
-    def _repeat_lost(self, outstanding: set[Credit], now: float, resend_s: float) -> list[Action]:
+    def _repeat_lost(self, missing: set[Credit], now: float, resend_s: float) -> list[Action]:
         repeats: list[Action] = []
         for seq, slab in self.outgoing.items():
-            if slab.progress is not Progress.WRITTEN or slab.credit not in outstanding:
+            if slab.progress is not Progress.WRITTEN or slab.credit not in missing:
                 continue
             if now - slab.written_at < resend_s:
                 continue

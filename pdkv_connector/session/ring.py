@@ -22,7 +22,15 @@ class ReceiveRing:
         """A fresh credit, or None when every slot is lent."""
         if not self._free:
             return None
-        credit = Credit(self._free.pop(), self._next_serial)
+        return self._grant(self._free.pop())
+
+    def renew(self, credit: Credit) -> Credit:
+        """Lend the slot of `credit` on to its present holder, who may still be writing into it."""
+        self._lent.remove(credit)
+        return self._grant(credit.slot)
+
+    def _grant(self, slot: int) -> Credit:
+        credit = Credit(slot, self._next_serial)
         self._next_serial += 1
         self._lent.add(credit)
         return credit

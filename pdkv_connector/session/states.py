@@ -50,10 +50,13 @@ _P, _C, _E = ProducerPhase, ConsumerPhase, PeerPhase
 PRODUCER: Mapping[tuple[ProducerPhase, str], ProducerPhase] = {
     (_P.AWAITING_REQUEST, "offered"): _P.STREAMING,
     (_P.AWAITING_REQUEST, "consumers_gone"): _P.CLOSED,
+    (_P.AWAITING_REQUEST, "lease_expired"): _P.CLOSED,
     (_P.AWAITING_CONSUMER, "registered"): _P.STREAMING,
+    (_P.AWAITING_CONSUMER, "consumers_gone"): _P.CLOSED,
     (_P.AWAITING_CONSUMER, "withdrawn"): _P.CLOSED,
     (_P.AWAITING_CONSUMER, "lease_expired"): _P.CLOSED,
     (_P.STREAMING, "consumers_gone"): _P.CLOSED,
+    (_P.STREAMING, "lease_expired"): _P.CLOSED,
     (_P.STREAMING, "withdrawn"): _P.FENCING,
     (_P.FENCING, "consumers_gone"): _P.CLOSED,
 }

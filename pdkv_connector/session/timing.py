@@ -26,5 +26,8 @@ class Timing:
 
     @property
     def quarantine_s(self) -> float:
-        """After this much silence towards a producer its leases are over, so it can no longer start a write to us."""
+        """After this much silence towards a producer of the same lease, no write of it to us can be in flight.
+
+        Its lease ends and every write it had started ends within `peer_timeout_s` more: transports must see to that.
+        """
         return self.lease_s + self.peer_timeout_s

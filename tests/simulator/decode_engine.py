@@ -57,7 +57,14 @@ class DecodeEngine:
         needs = tuple(needed_tokens(plan.num_tokens, plan.hit, window) for window in scenario.windows)
         digest = "another" if plan.mismatch else "digest"
         event = ev.Wanted(
-            plan.transfer_id, self._world.prefill.engine_id, endpoints, scenario.p_tp, plan.num_tokens, digest, needs
+            plan.transfer_id,
+            self._world.prefill.engine_id,
+            endpoints,
+            scenario.p_tp,
+            plan.num_tokens,
+            digest,
+            needs,
+            digest=plan.digest,
         )
         rank.want(event, not plan.mismatch)
 

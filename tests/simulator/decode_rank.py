@@ -146,6 +146,13 @@ class DecodeRank:
             require(not outcome, "a", f"{action.key} on D{self.number} is still being scattered after {outcome}")
             self.feed(ev.Scattered(action.key))
 
+    def _digest(self, action: act.Digest) -> None:
+        self.feed(ev.Digested(action.key, ("d",)))
+
+    def _verified(self, action: act.Verified) -> None:
+        equal = action.local == action.remote
+        require(equal, "e", f"{action.transfer_id} on D{self.number}: digests {action.local}, {action.remote}")
+
     def _deliver(self, action: act.Deliver) -> None:
         sought = self._end(action.transfer_id, "Deliver")
         where = f"Deliver of {action.transfer_id} on D{self.number}"
@@ -168,6 +175,8 @@ class DecodeRank:
 _HANDS: dict[type, Callable[[DecodeRank, Any], None]] = {
     act.Send: DecodeRank._send,
     act.Scatter: DecodeRank._scatter,
+    act.Digest: DecodeRank._digest,
+    act.Verified: DecodeRank._verified,
     act.Deliver: DecodeRank._deliver,
     act.Fail: DecodeRank._fail,
 }

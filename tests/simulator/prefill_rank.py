@@ -123,6 +123,22 @@ class PrefillRank:
         gathers = (gather.send_slot for held in self.held.values() for gather in held.reading.values())
         return send_slot in gathers or self.world.wire.reads(self, send_slot)
 
+    def _digest(self, action: act.Digest) -> None:
+        self._may_digest(action)
+        self.world.loop.after(self.world.work_s(), lambda: self._digested(action))
+
+    def _may_digest(self, action: act.Digest) -> None:
+        """Nothing wanted, nothing read: such a request may be unknown here."""
+        held = self.held.get(action.key.transfer_id)
+        readable = not action.parts or (held is not None and not held.released)
+        require(readable, "c", f"{action.key} digests blocks on P{self.number} that are not this request's")
+
+    def _digested(self, action: act.Digest) -> None:
+        if self.dead:
+            return
+        self._may_digest(action)
+        self.feed(ev.Digested(action.key, ("d",)))
+
     def _may_read(self, action: act.Gather) -> None:
         held = self.held[action.key.leg.transfer_id]
         readable = held.allocated and held.computed.covers(action.tokens)
@@ -177,6 +193,7 @@ _HANDS: dict[type, Callable[[PrefillRank, Any], None]] = {
     act.Send: PrefillRank._send,
     act.Connect: PrefillRank._connect,
     act.Forget: PrefillRank._forget,
+    act.Digest: PrefillRank._digest,
     act.Gather: PrefillRank._gather,
     act.Write: PrefillRank._write,
     act.Release: PrefillRank._release,

@@ -34,6 +34,7 @@ class RequestPlan:
     hit: int
     unwanted_after: float | None = None
     mismatch: bool = False
+    digest: bool = False
     comes: bool = True
 
 
@@ -97,6 +98,7 @@ def _request(rng: Random, index: int, calm: bool, slow_prefill: bool) -> Request
         hit=rng.choice((0, 0, 0, rng.randint(0, num_tokens), num_tokens)),
         unwanted_after=rng.expovariate(1.0) if wild and rng.random() < 0.25 else None,
         mismatch=wild and rng.random() < 0.08,
+        digest=rng.random() < 0.15,
         comes=not wild or rng.random() < 0.92,
     )
 

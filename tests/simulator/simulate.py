@@ -30,7 +30,7 @@ def play(seed: int, trace: Callable[[str], None] | None = None) -> Failure | Non
         world.run()
     except Violation as violation:
         return Failure(seed, violation.rule, f"t={world.loop.now:.3f} {violation}")
-    except Exception as error:  # a session must not raise, whatever it raises
+    except Exception as error:  # noqa: BLE001 - a session must not raise, whatever it raises
         return Failure(seed, "f", f"t={world.loop.now:.3f} f: raised {type(error).__name__}: {error}")
     return None
 

@@ -11,7 +11,7 @@ from tests.simulator.decode_rank import DecodeRank
 from tests.simulator.loop import Loop
 from tests.simulator.prefill_engine import PrefillEngine
 from tests.simulator.prefill_rank import PrefillRank
-from tests.simulator.scenario import MAX_DELAY_S, MAX_WRITE_S, TIMING, Partition, Scenario
+from tests.simulator.scenario import MAX_DELAY_S, MAX_WRITE_S, Partition, Scenario
 from tests.simulator.shape import consumer_facts, producer_facts
 from tests.simulator.violation import Violation, require
 from tests.simulator.wire import Wire
