@@ -67,33 +67,33 @@ class Pair:
         """Run one fresh prompt over both servers, then on the decode server alone."""
         body = {"prompt": ship_log(prompt_tokens, uuid.uuid4().hex), "max_tokens": num_tokens, "temperature": 0}
         before = await _loaded_tokens(self.http, self.decode)
-        first, second = await self._transferred({**body, "cache_salt": uuid.uuid4().hex})
+        answer = await self._transferred({**body, "cache_salt": uuid.uuid4().hex})
         after = await _loaded_tokens(self.http, self.decode)
         local = await client.complete(self.http, self.decode, {**body, "cache_salt": uuid.uuid4().hex})
         return Outcome(
-            prompt_tokens=second["usage"]["prompt_tokens"],
-            transferred=second["choices"][0]["token_ids"],
+            prompt_tokens=answer["usage"]["prompt_tokens"],
+            transferred=answer["choices"][0]["token_ids"],
             local=local["choices"][0]["token_ids"],
-            prefill_digests=_digests(first),
-            decode_digests=_digests(second),
+            prefill_digests=_digests(answer, "prefill_digests"),
+            decode_digests=_digests(answer, "digests"),
             loaded_tokens=None if before is None or after is None else after - before,
         )
 
-    async def _transferred(self, body: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    async def _transferred(self, body: dict[str, Any]) -> dict[str, Any]:
+        """The decode server's answer; its prefill leg has ended well."""
         transfer_id = uuid.uuid4().hex
         for_prefill = bodies.concurrent_prefill_params(transfer_id)
         for_decode = bodies.concurrent_decode_params(transfer_id, self.probed)
-        for params in (for_prefill, for_decode):
-            params["pdkv"]["digest"] = True
+        for_decode["pdkv"]["digest"] = True
         to_prefill = bodies.prefill_body(body, for_prefill, chat=False)
         to_decode = bodies.decode_body(body, for_decode)
         try:
             async with asyncio.TaskGroup() as legs:
-                first = legs.create_task(client.complete(self.http, self.prefill, to_prefill))
-                second = legs.create_task(client.complete(self.http, self.decode, to_decode))
+                legs.create_task(client.complete(self.http, self.prefill, to_prefill))
+                answer = legs.create_task(client.complete(self.http, self.decode, to_decode))
         except ExceptionGroup as failures:
             raise failures.exceptions[0] from None
-        return first.result(), second.result()
+        return answer.result()
 
 
 async def _probe(http: aiohttp.ClientSession, prefill: str) -> dict[str, Any]:
@@ -112,9 +112,10 @@ async def _loaded_tokens(http: aiohttp.ClientSession, url: str) -> int | None:
     return int(sum(float(value) for value in found)) if found else None
 
 
-def _digests(answer: dict[str, Any]) -> list[str]:
+def _digests(answer: dict[str, Any], side: str) -> list[str]:
+    """One a layer over the transferred tokens; the decode engine reports its own and its producer's."""
     ours = (answer.get("kv_transfer_params") or {}).get("pdkv") or {}
-    return list(ours.get("digests") or [])
+    return list(ours.get(side) or [])
 
 
 def _table(outcomes: list[Outcome]) -> Table:
