@@ -13,11 +13,10 @@ NUM_LAYERS = {"smollm2": 30, "gemma3": 18}
 
 
 def digests(outcome: Outcome) -> tuple[list[str], list[str]]:
-    """Digests by layer as P and as D reported them."""
-    prefill, decode = outcome.prefill.kv_transfer_params, outcome.decode.kv_transfer_params
-    assert prefill is not None
+    """Digests by layer of the KV in P's blocks and in D's, as D's answer carries them."""
+    decode = outcome.decode.kv_transfer_params
     assert decode is not None, "D returned no kv_transfer_params"
-    return prefill["pdkv"]["digests"], decode["pdkv"]["digests"]
+    return decode["pdkv"]["prefill_digests"], decode["pdkv"]["digests"]
 
 
 def transfer(pair: EnginePair, num_tokens: int, order: Order, seed: int = 0) -> Outcome:

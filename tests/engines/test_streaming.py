@@ -30,7 +30,9 @@ def landed_before_last_step(ours: Testbed, pair: EnginePair, order: Order) -> li
     outcome = pair.transfer(make_prompt(NUM_TOKENS), MAX_TOKENS, order)
     steps = [step for step in pair.prefill.call("steps") if outcome.prefill.request in step["tokens"]]
     assert len(steps) == -(-NUM_TOKENS // CHUNK_TOKENS)
-    landed = ours.timeline(pair.decode).events(outcome.transfer_id, "landed")
+    timeline = ours.timeline(pair.decode)
+    assert outcome.decode.num_computed == MAX_TOKENS, f"D recomputed: {timeline.reasons(outcome.transfer_id)}"
+    landed = timeline.events(outcome.transfer_id, "landed")
     assert landed, "nothing was recorded"
     return [event for event in landed if event["t"] < steps[-1]["t_start"]]
 

@@ -28,7 +28,8 @@ def test_tokens_equal_colocated(testbed: Testbed, pair: EnginePair, num_tokens: 
     outcome = pair.transfer(prompt, MAX_TOKENS, order)
     assert outcome.decode.token_ids == reference
     # The last prompt token and all outputs but the last: anything more means D computed what P should have sent.
-    assert outcome.decode.num_computed == MAX_TOKENS
+    reasons = testbed.timeline(pair.decode).reasons(outcome.transfer_id)
+    assert outcome.decode.num_computed == MAX_TOKENS, reasons
     assert outcome.prefill.num_computed == num_tokens
     assert_released(pair.prefill, pair.decode)
 

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any, TextIO
 
+from tests.engines.rig import sabotage
 from tests.engines.rig.engine import InProcessEngine
 from tests.engines.rig.threads import settle
 
@@ -121,6 +122,7 @@ def main() -> None:
     os.sched_setaffinity(0, {start["core"]})
     channel.start()
     try:
+        sabotage.apply(os.environ)
         engine = InProcessEngine(start["engine_args"])
         settle(start["core"])
         channel.send("ready", facts=engine.facts())

@@ -8,15 +8,15 @@ from typing import Any, ClassVar
 
 Params = dict[str, Any]
 
-LOST_AFTER_S = 5.0
+LOST_AFTER_S = 8.0
 """Silence after which the connectors under test give a peer, a lease or an unknown transfer up."""
 
 IMPATIENT: Params = {
     "lease_s": LOST_AFTER_S,
     "heartbeat_s": 0.5,
     "peer_timeout_s": LOST_AFTER_S,
-    "producer_timeout_s": 2 * LOST_AFTER_S,
-    "stall_timeout_s": 6 * LOST_AFTER_S,
+    "producer_timeout_s": LOST_AFTER_S,
+    "stall_timeout_s": 4 * LOST_AFTER_S,
 }
 """Settings under which failures are noticed within seconds, so that tests need not wait for minutes."""
 
