@@ -35,7 +35,7 @@ class ConsumerClock:
         elif leg.register and not leg.acknowledged:
             self._repeat_register(leg, now)
         elif leg.streaming and now - max(leg.progress_at, leg.said_at) > self.book.timing.resend_s:
-            leg.said_at, leg.overdue = now, True
+            leg.said_at, leg.overdue = now, not leg.caught_up
             self.book.owe_ack(leg)
         if transfer.open:
             self._watch(transfer, leg, now)

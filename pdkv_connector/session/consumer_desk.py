@@ -68,6 +68,7 @@ class ProducerDesk:
             self.book.fail(transfer, f"{there}, the request names {wanted.engine_id!r}", now)
             return
         leg.lease_s = peer.welcome.lease_s
+        leg.num_layers = len(peer.welcome.facts.layers)
         leg.prepare(plan_wants(peer.welcome.facts, self.facts, wanted.needs, leg.plan.global_heads))
         if leg.parts and self.book.plenty:
             leg.borrow(self.book.ring)
@@ -105,9 +106,8 @@ class ProducerDesk:
             self._forgotten(peer, now)
         elif not refuse.transfer_id:
             self._refused(peer, event.instance, refuse.reason, now)
-        elif found := self.book.find(peer.endpoint, refuse.transfer_id, refuse.epoch):
-            if not found[1].complete:
-                self.book.fail(found[0], f"producer {peer.endpoint} refused: {refuse.reason}", now)
+        elif (found := self.book.find(peer.endpoint, refuse.transfer_id, refuse.epoch)) and not found[1].complete:
+            self.book.fail(found[0], f"producer {peer.endpoint} refused: {refuse.reason}", now)
 
     def _forgotten(self, peer: ConsumerPeer, now: float) -> None:
         """The producer does not know this process: greet again; it will refuse the transfers that it has forgotten."""

@@ -37,6 +37,7 @@ class ConsumerLeg:
         self.said_at = float("-inf")
         self.ended_at = float("inf")
         self.lease_s = 0.0
+        self.num_layers = 1
         self.overdue = False
         self.progress_at = now
         self.state = ProducerState.UNKNOWN
@@ -65,6 +66,12 @@ class ConsumerLeg:
     def whole(self) -> bool:
         """True when nothing wanted is missing."""
         return not any(missing for layers in self._missing for missing in layers)
+
+    @property
+    def caught_up(self) -> bool:
+        """True when nothing is missing of the prefix that the producer is known to have computed in all layers."""
+        prefix = self.num_tokens_ready // self.num_layers
+        return all(missing.spans()[0].start >= prefix for layers in self._missing for missing in layers if missing)
 
     def prepare(self, parts: tuple[WantedPart, ...]) -> None:
         """The producer's layers are known: fix what is wanted of it."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from pdkv_connector.session import actions as act
@@ -47,7 +47,8 @@ class DecodeRank:
         num_slots = world.scenario.num_ring_slots
         ring = RingSpec(0, world.scenario.slot_bytes, num_slots, 0, "DRAM")
         metadata = self.instance.encode()
-        self.session = ConsumerSession("D", facts, "sim", metadata, ring, world.scenario.window_slots, TIMING)
+        timing = replace(TIMING, stall_timeout_s=world.scenario.stall_timeout_s)
+        self.session = ConsumerSession("D", facts, "sim", metadata, ring, world.scenario.window_slots, timing)
         self.sought: dict[str, Sought] = {}
         self._slots: list[tuple[act.SlabKey, Payload] | None] = [None] * num_slots
         self._holders: dict[int, Holder] = {}
@@ -144,6 +145,7 @@ class DecodeRank:
         if not self.dead:
             outcome = self.sought[action.header.transfer_id].outcome
             require(not outcome, "a", f"{action.key} on D{self.number} is still being scattered after {outcome}")
+            self.world.progress_at = self.world.loop.now
             self.feed(ev.Scattered(action.key))
 
     def _digest(self, action: act.Digest) -> None:

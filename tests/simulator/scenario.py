@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 
 from pdkv_connector.session.timing import Timing
@@ -79,6 +79,7 @@ class Scenario:
     weather: Weather
     requests: tuple[RequestPlan, ...]
     producer_timing: Timing = TIMING
+    stall_timeout_s: float = TIMING.stall_timeout_s
     partitions: tuple[Partition, ...] = ()
     crashes: tuple[tuple[float, str], ...] = ()
     stable_peer_ids: bool = True
@@ -109,11 +110,11 @@ def _weather(rng: Random, calm: bool) -> Weather:
     return Weather(
         loss=0.0 if clear else rng.uniform(0, worst),
         duplicate=0.0 if clear else rng.uniform(0, 0.3),
-        slow=rng.choice((0.0, 0.05, 0.3)),
+        slow=rng.choice((0.0, 0.05, 0.3, 0.6)),
         notification_loss=rng.choice((0.0, 0.0, 0.05, 0.05 if calm else 0.4)),
         damage=rng.choice((0.0, 0.0, 0.02, 0.02 if calm else 0.3)),
         write_failure=rng.choice((0.0, 0.0, 0.02, 0.02 if calm else 0.3)),
-        gather_failure=0.0 if calm else rng.choice((0.0, 0.0, 0.0, 0.05)),
+        gather_failure=0.0 if calm else rng.choice((0.0, 0.0, 0.05, 0.4)),
     )
 
 
@@ -133,6 +134,9 @@ def draw(seed: int) -> Scenario:
     crashes = tuple((rng.uniform(0.05, 5.0), rng.choice("PD")) for _ in range(disasters))
     partitions = () if calm or rng.random() < 0.6 else (_partition(rng, p_tp * p_pp, d_tp),)
     num_requests = rng.choice((1, 1, 2, 3, 4))
+    num_ring_slots = rng.choice((2, 3, 8))
+    ample = num_ring_slots >= num_requests * p_tp * p_pp  # a slow prefill may hold its slots, but not starve others
+    slow_prefill = (ample or not calm) and rng.random() < 0.4
     lease_s = rng.choice((TIMING.lease_s, TIMING.lease_s, 1.5 * TIMING.lease_s))
     return Scenario(
         calm=calm,
@@ -143,17 +147,14 @@ def draw(seed: int) -> Scenario:
         windows=tuple(rng.choice((0, 0, 6)) for _ in range(rng.randint(p_pp, 4))),
         slot_bytes=rng.choice((16, 24, 64)) * max(1, num_kv_heads // 2),
         num_send_slots=rng.choice((1, 2, 6)),
-        num_ring_slots=rng.choice((2, 3, 8)),
+        num_ring_slots=num_ring_slots,
         window_slots=rng.choice((1, 2, 4)),
         weather=_weather(rng, calm),
-        requests=tuple(_request(rng, index, calm, index == 0 and rng.random() < 0.3) for index in range(num_requests)),
-        producer_timing=Timing(**{**_fields(TIMING), "lease_s": lease_s}),
+        requests=tuple(_request(rng, index, calm, slow_prefill and not index) for index in range(num_requests)),
+        producer_timing=replace(TIMING, lease_s=lease_s),
+        stall_timeout_s=200.0 if calm else TIMING.stall_timeout_s,  # a small ring makes some wait for others
         partitions=partitions,
         crashes=crashes,
         stable_peer_ids=rng.random() < 0.5,
         new_engine_id=rng.random() < 0.5,
     )
-
-
-def _fields(timing: Timing) -> dict[str, float]:
-    return {name: getattr(timing, name) for name in Timing.__slots__}

@@ -7,6 +7,8 @@ from random import Random
 
 from pdkv_connector.types import Span
 
+NOTHING = Span(0, 0)
+
 
 @dataclass(frozen=True)
 class Step:
@@ -14,11 +16,12 @@ class Step:
 
     delay_s: float
     do: str
-    tokens: Span = Span(0, 0)
+    tokens: Span = NOTHING
 
 
 def _chunks(rng: Random, num_tokens: int, slow: bool) -> list[Step]:
-    steps, start = [], 0
+    steps: list[Step] = []
+    start = 0
     while start < num_tokens:
         stop = min(num_tokens, start + rng.choice((num_tokens, rng.randint(1, 12))))
         delay_s = rng.choice((0.01, rng.uniform(0.0, 0.3)))
@@ -35,7 +38,7 @@ def draw_script(rng: Random, num_tokens: int, wild: bool, slow_prefill: bool) ->
     while rng.random() < 0.2:
         some = _chunks(rng, num_tokens, False)
         steps += [*some[: rng.randint(0, len(some))], Step(rng.uniform(0, 0.4), "preempt")]
-    queued_s = rng.choice((0.0, rng.uniform(0, 2.0)))
+    queued_s = 11.0 if slow_prefill and rng.random() < 0.5 else rng.choice((0.0, rng.uniform(0, 2.0)))
     first, *rest = _chunks(rng, num_tokens, slow_prefill)
     steps += [Step(queued_s + first.delay_s, "compute", first.tokens), *rest]
     steps.append(Step(rng.choice((0.0, rng.uniform(0, 0.5))), "finish"))

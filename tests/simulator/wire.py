@@ -54,6 +54,7 @@ class Wire:
     def start(self, source: PrefillRank, target: DecodeRank, write: Write) -> None:
         """Begin a write; its end comes to `source` as Written or WriteFailed within MAX_WRITE_S."""
         flight = Flight(source, target, write)
+        self._check_alone(flight)
         self.flights.append(flight)
         fast = self._rng.random() >= self._weather.slow
         landing_s = self._rng.uniform(0.001, 0.02) if fast else self._rng.uniform(0.02, MAX_WRITE_S - 0.2)
@@ -61,6 +62,13 @@ class Wire:
         fails = self._rng.random() < self._weather.write_failure
         self._loop.after(landing_s, lambda: self._land(flight, fails))
         self._loop.after(completion_s, lambda: self._complete(flight, fails))
+
+    def _check_alone(self, flight: Flight) -> None:
+        slot = flight.write.header.credit.slot
+        alive = [f for f in self.flights if f.target is flight.target and not f.source.dead]
+        others = [f for f in alive if f.write.header.credit.slot == slot]
+        what = f"{flight.write.key} is written into slot {slot} of {flight.target.instance}"
+        require(not others, "b", f"{what} while another write to it is in flight")
 
     def disconnect(self, source: PrefillRank, target: DecodeRank) -> None:
         """Writes between these two may have landed; they do not land any more, and end as failed."""

@@ -33,6 +33,7 @@ class World:
         self._trace = trace
         self._num_named = 0
         self._last_disaster_at = 0.0
+        self.progress_at = 0.0
         self.prefill = PrefillEngine(self, producer_facts(scenario))
         self.decode = DecodeEngine(self, consumer_facts(scenario))
 
@@ -108,14 +109,16 @@ class World:
     @property
     def _busy(self) -> bool:
         """True while some session has a transfer."""
-        return any(rank.session.transfers for rank in (*self.producers, *self.decode.ranks))
+        producers = any(rank.session.transfers for rank in self.producers)
+        return producers or any(rank.session.transfers for rank in self.decode.ranks)
 
     def _check_horizon(self) -> None:
         timing = self.scenario.producer_timing
-        patience_s = timing.stall_timeout_s + timing.quarantine_s + timing.lease_s + 4 * SLACK_S
-        begun = max(self._last_disaster_at, self.prefill.last_step_at, self.decode.last_step_at)
+        patience_s = self.scenario.stall_timeout_s + timing.quarantine_s + timing.lease_s + 4 * SLACK_S
+        begun = max(self._last_disaster_at, self.progress_at, self.prefill.last_step_at, self.decode.last_step_at)
         if self.loop.now - begun > patience_s:
-            left = {rank.instance: list(rank.session.transfers) for rank in (*self.producers, *self.decode.ranks)}
+            left = {rank.instance: list(rank.session.transfers) for rank in self.producers}
+            left |= {rank.instance: list(rank.session.transfers) for rank in self.decode.ranks}
             raise Violation("d", f"transfers do not end: {left}")
 
     # -- checks -------------------------------------------------------------------------------------------------------
