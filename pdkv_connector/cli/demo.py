@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -41,6 +42,12 @@ class DemoPlan:
 def run(plan: DemoPlan, console: Console) -> bool:
     """Run the demo and print its report. True when all tokens were equal and all KV came over the wire."""
     plan.out_dir.mkdir(parents=True, exist_ok=True)
+    load, cores = os.getloadavg()[0], os.cpu_count() or 1
+    if load > cores / 2:
+        console.print(
+            f"[yellow]note[/] this machine is busy with other work (load {load:.1f} on {cores} cores): ", end=""
+        )
+        console.print("the seconds below will be too long, and not evenly so")
     with console.status(f"model {plan.model}: converting it on first use") as status:
         model = ensure_model(plan.model)
         console.print(f"model      {model}")

@@ -41,10 +41,10 @@ class Round:
 def report(rounds: Sequence[Round], transfers: Mapping[str, Transfer], picture: Path, console: Console) -> bool:
     """Print table and verdict, draw the longest prompt's transfer. True when everything is as it should be."""
     console.print(table(rounds, transfers))
-    console.print(NOTES, style="dim")
+    console.print(NOTES, style="dim", soft_wrap=True)
     faults = _faults(rounds, transfers)
     for fault in faults:
-        console.print(f"[bold red]FAIL[/] {fault}")
+        console.print(f"[bold red]FAIL[/] {fault}", soft_wrap=True)
     longest = max(rounds, key=lambda one: one.transferred.prompt_tokens).transferred
     if longest.transfer_id in transfers:
         timeline_plot.draw(transfers[longest.transfer_id], picture, longest.first_token_at)

@@ -23,6 +23,7 @@ app = typer.Typer(help="Streaming KV transfer between prefill and decode engines
 @app.command()
 def demo(
     out: Annotated[Path, typer.Option(help="Folder for logs, timelines and the picture.")] = Path("pdkv-demo"),
+    model: Annotated[str, typer.Option(help="smollm2, or gemma3 (sliding windows).")] = "smollm2",
     tokens: Annotated[int, typer.Option(min=1, max=512, help="Tokens to generate for each prompt.")] = 24,
     prompt_tokens: Annotated[
         list[int] | None, typer.Option(min=32, max=7500, help="About how long a prompt; repeat for several.")
@@ -34,7 +35,7 @@ def demo(
     from pdkv_connector.cli.demo import DemoPlan, run
 
     lengths = tuple(prompt_tokens) if prompt_tokens else DemoPlan.prompt_tokens
-    _finish(lambda console: run(DemoPlan(out, lengths, tokens), console))
+    _finish(lambda console: run(DemoPlan(out, lengths, tokens, model), console))
 
 
 @app.command()

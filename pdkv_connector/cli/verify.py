@@ -32,15 +32,20 @@ def run(prefill: str, decode: str, num_tokens: int, console: Console) -> bool:
     with console.status("probing the prefill server") as status:
         outcomes = asyncio.run(_outcomes(prefill, decode, num_tokens, status.update))
     console.print(_table(outcomes))
-    for number, outcome in enumerate(outcomes, 1):
-        if outcome.remark:
-            console.print(f"[yellow]note[/] prompt {number}: {outcome.remark}")
-        if outcome.fault:
-            console.print(f"[bold red]FAIL[/] prompt {number}: {outcome.fault}")
+    _tell("[yellow]note[/]", [outcome.remark for outcome in outcomes], console)
+    _tell("[bold red]FAIL[/]", [outcome.fault for outcome in outcomes], console)
     passed = not any(outcome.fault for outcome in outcomes)
     if passed:
         console.print(f"[bold green]OK[/] {decode} decodes from KV of {prefill}")
     return passed
+
+
+def _tell(mark: str, messages: list[str], console: Console) -> None:
+    """One line a message, however many prompts it is about."""
+    for message in dict.fromkeys(filter(None, messages)):
+        numbers = [str(number) for number, other in enumerate(messages, 1) if other == message]
+        noun = "prompt" if len(numbers) == 1 else "prompts"
+        console.print(f"{mark} {noun} {', '.join(numbers)}: {message}", soft_wrap=True)
 
 
 async def _outcomes(prefill: str, decode: str, num_tokens: int, tell: Any) -> list[Outcome]:
@@ -128,7 +133,6 @@ def _table(outcomes: list[Outcome]) -> Table:
         loaded = "?" if one.loaded_tokens is None else f"{one.loaded_tokens:,}"
         compared = str(min(len(one.prefill_digests), len(one.decode_digests)))
         words = {True: "[green]yes[/]", False: "[bold red]NO[/]", None: "[yellow]?[/]"}
-        rows.add_row(
-            f"{one.prompt_tokens:,}", loaded, compared, words[one.kv_equal], words[one.transferred == one.local]
-        )
+        tokens = words[one.tokens_equal] if one.tokens_equal or one.fault else "[yellow]no[/]"
+        rows.add_row(f"{one.prompt_tokens:,}", loaded, compared, words[one.kv_equal], tokens)
     return rows

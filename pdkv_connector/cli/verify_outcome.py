@@ -32,6 +32,10 @@ class Outcome:
         return self.prefill_digests == self.decode_digests
 
     @property
+    def tokens_equal(self) -> bool:
+        return self.transferred == self.local
+
+    @property
     def fault(self) -> str:
         """What is wrong, in one line; empty when nothing is."""
         if self.moved is False:
@@ -40,14 +44,16 @@ class Outcome:
             return "cannot tell whether KV moved: the decode server gives neither digests nor /metrics"
         if self.kv_equal is False:
             return f"KV differs: {_first_difference('layer', self.decode_digests, self.prefill_digests)}"
-        if self.transferred != self.local and not self.kv_equal:
+        if not self.tokens_equal and not self.kv_equal:
             return f"tokens differ: {_first_difference('token', self.transferred, self.local)}"
         return ""
 
     @property
     def remark(self) -> str:
         """What is worth knowing although it is no fault."""
-        if self.kv_equal and self.transferred != self.local:
+        if self.fault:
+            return ""
+        if self.kv_equal and not self.tokens_equal:
             return "tokens differ over equal KV: usual below float32, where a batch's shape changes rounding"
         return "" if self.kv_equal is not None else "engines gave no digests: only tokens were compared"
 

@@ -42,7 +42,7 @@ def test_a_right_pair_passes_and_no_prefix_cache_could_have_helped() -> None:
 def test_a_wrong_pair_fails_and_says_what_is_wrong(pair: StubPair, says: str) -> None:
     passed, text = _verify(pair)
     assert not passed
-    assert says in text
+    assert f"FAIL prompts 1, 2, 3: {says}" in text
 
 
 def test_other_text_over_equal_kv_is_a_note() -> None:
