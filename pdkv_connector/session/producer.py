@@ -61,7 +61,9 @@ class ProducerSession:
     def _on_offered(self, event: ev.Offered, now: float) -> None:
         if event.transfer_id in self.book.ended:
             return
-        transfer = self.book.transfers.setdefault(event.transfer_id, self.book.new_transfer(event.transfer_id, event))
+        transfer = self.book.transfers.setdefault(
+            event.transfer_id, ProducerTransfer(event.transfer_id, self.book.num_layers, event)
+        )
         transfer.offer, transfer.touched_at = event, now
         if transfer.machine.can("offered"):
             transfer.machine.fire("offered")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
-from pdkv_connector.session import events as ev
 from pdkv_connector.session import messages as msg
 from pdkv_connector.session.actions import Action, Forget, LegKey, Release, Send
 from pdkv_connector.session.messages import RefuseCode
@@ -29,10 +28,6 @@ class ProducerBook:
         self.transfers: dict[TransferId, ProducerTransfer] = {}
         self.ended: OrderedDict[TransferId, str] = OrderedDict()
         self.turn: OrderedDict[LegKey, ProducerLeg] = OrderedDict()
-
-    def new_transfer(self, transfer_id: TransferId, offer: ev.Offered | None) -> ProducerTransfer:
-        """A transfer of this rank, not yet in the book."""
-        return ProducerTransfer(transfer_id, self.num_layers, offer)
 
     def find(self, peer: PeerId, transfer_id: TransferId, epoch: int) -> tuple[ProducerTransfer, ProducerLeg] | None:
         """The transfer and its leg towards `peer`, unless that leg is over."""
@@ -133,13 +128,11 @@ class ProducerBook:
             if not leg.over and now - leg.heard_at > self.timing.lease_s:
                 self.abort_leg(transfer, leg, f"lease expired: consumer silent for {self.timing.lease_s:g} s")
         idle = not transfer.legs and (transfer.finished or transfer.offer is None)
-        if idle and transfer.machine.can("lease_expired") and self._stale(transfer, now):
+        stale = now - transfer.touched_at > self.timing.lease_s
+        if idle and stale and transfer.machine.can("lease_expired"):
             transfer.outcome = f"lease expired: no consumer came within {self.timing.lease_s:g} s"
             transfer.machine.fire("lease_expired")
             self.close_if_done(transfer)
-
-    def _stale(self, transfer: ProducerTransfer, now: float) -> bool:
-        return now - transfer.touched_at > self.timing.lease_s
 
     def send(self, peer: PeerId, message: msg.Message) -> None:
         """Queue a message to a consumer."""

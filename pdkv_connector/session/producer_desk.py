@@ -84,7 +84,7 @@ class ConsumerDesk:
             self.book.refuse(peer, register.transfer_id, register.epoch, RefuseCode.ENDED, reason)
             return
         transfer = self.book.transfers.setdefault(
-            register.transfer_id, self.book.new_transfer(register.transfer_id, None)
+            register.transfer_id, ProducerTransfer(register.transfer_id, self.book.num_layers, None)
         )
         leg = transfer.leg_of(peer, register.epoch)
         if leg is None and (not transfer.live or peer in transfer.served):

@@ -32,7 +32,7 @@ class DecodeEngine:
     def crash(self) -> None:
         """Kill every process and start new ones at once."""
         self._world.note("D crashes")
-        self._world.disaster()
+        self._world.checks.disaster()
         for rank in self.ranks:
             rank.dead = True
         self.ranks = self._boot()
@@ -74,5 +74,5 @@ class DecodeEngine:
 
     def ended_at(self, transfer_id: str) -> float:
         """When the last rank got Deliver or Fail; infinite while one waits, 0 when nobody asked."""
-        sought = [rank.sought[transfer_id] for rank in self.ranks if transfer_id in rank.sought]
+        sought = [rank.promised.sought[transfer_id] for rank in self.ranks if transfer_id in rank.promised.sought]
         return max((s.ended_at if s.outcome else float("inf") for s in sought), default=0.0)

@@ -1,9 +1,9 @@
-"""One process of a decode rank: the real session, its hands, its receive ring, and the KV it was promised."""
+"""One process of a decode rank: the real session, its hands and its receive ring."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pdkv_connector.session import actions as act
@@ -11,7 +11,7 @@ from pdkv_connector.session import events as ev
 from pdkv_connector.session import messages as msg
 from pdkv_connector.session.consumer import ConsumerSession
 from pdkv_connector.session.messages import Facts, RingSpec
-from pdkv_connector.types import Span, SpanSet
+from tests.simulator.promised import Promised, Sought
 from tests.simulator.scenario import TIMING
 from tests.simulator.violation import require
 from tests.simulator.wire import Payload
@@ -23,34 +23,21 @@ if TYPE_CHECKING:
 Holder = tuple[str, str, int]
 
 
-@dataclass
-class Sought:
-    """KV that the engine waits for: per layer the tokens, and per (layer, head) what came."""
-
-    needs: tuple[Span, ...]
-    right_prompt: bool
-    came: dict[tuple[str, int], SpanSet] = field(default_factory=dict)
-    outcome: str = ""
-    ended_at: float = 0.0
-
-
 class DecodeRank:
     """Carries out the consumer's actions; `number` is its tensor-parallel rank."""
 
     def __init__(self, world: World, number: int, facts: Facts) -> None:
         self.world = world
         self.number = number
-        self.facts = facts
         self.instance = world.new_instance("D")
         self.peer_id = f"D{number}" if world.scenario.stable_peer_ids else self.instance
         self.dead = False
-        num_slots = world.scenario.num_ring_slots
-        ring = RingSpec(0, world.scenario.slot_bytes, num_slots, 0, "DRAM")
-        metadata = self.instance.encode()
-        timing = replace(TIMING, stall_timeout_s=world.scenario.stall_timeout_s)
-        self.session = ConsumerSession("D", facts, "sim", metadata, ring, world.scenario.window_slots, timing)
-        self.sought: dict[str, Sought] = {}
-        self._slots: list[tuple[act.SlabKey, Payload] | None] = [None] * num_slots
+        scenario = world.scenario
+        ring = RingSpec(0, scenario.slot_bytes, scenario.num_ring_slots, 0, "DRAM")
+        timing = replace(TIMING, stall_timeout_s=scenario.stall_timeout_s)
+        self.session = ConsumerSession("D", facts, "sim", self.instance.encode(), ring, scenario.window_slots, timing)
+        self.promised = Promised(f"D{number}", facts)
+        self._slots: dict[int, Payload] = {}
         self._holders: dict[int, Holder] = {}
 
     def feed(self, event: ev.ConsumerEvent) -> None:
@@ -66,24 +53,21 @@ class DecodeRank:
 
     def want(self, event: ev.Wanted, right_prompt: bool) -> None:
         """The engine allocates blocks and asks for KV."""
-        self.sought[event.transfer_id] = Sought(event.needs, right_prompt)
+        self.promised.sought[event.transfer_id] = Sought(event.needs, right_prompt)
         self.feed(event)
 
     # -- the network card ---------------------------------------------------------------------------------------------
 
     def written(self, source: PrefillRank, write: act.Write, payload: Payload, damaged: bool) -> None:
         """A write lands. The slot must be lent to the leg it belongs to."""
-        slot = write.header.credit.slot
-        self._check_holder(slot, source, write.header)
-        fresh = Payload(payload.transfer_id, payload.layers, payload.heads, payload.tokens, payload.checksum, damaged)
-        self._slots[slot] = (write.key, fresh)
-
-    def _check_holder(self, slot: int, source: PrefillRank, header: msg.Slab) -> None:
+        header = write.header
+        slot = header.credit.slot
         writer = (self.world.endpoint(source.number), header.transfer_id, header.epoch)
         where = f"slot {slot} of D{self.number} written for {writer}"
         holder = self._holders.get(slot)
         require(holder == writer, "b", f"{where}, lent to {holder}")
         require(slot not in self.session.book.ring._free, "b", f"{where}, while it is free")
+        self._slots[slot] = replace(payload, damaged=damaged)
 
     # -- hands --------------------------------------------------------------------------------------------------------
 
@@ -102,49 +86,17 @@ class DecodeRank:
         return receive
 
     def _scatter(self, action: act.Scatter) -> None:
-        self._check_grant(action)
-        found = self._slots[action.header.credit.slot]
-        good = found is not None and found[1].checksum == action.header.checksum and not found[1].damaged
-        if not good:
-            damaged = ev.Damaged(action.key, "checksum")
-            self.world.loop.after(self.world.work_s(), lambda: self.feed(damaged))
+        self.promised.check_grant(action)
+        payload = self._slots.get(action.header.credit.slot)
+        if payload is None or payload.damaged or payload.checksum != action.header.checksum:
+            self.world.loop.after(self.world.work_s(), lambda: self.feed(ev.Damaged(action.key, "checksum")))
             return
-        assert found is not None
-        self._check_values(action, found[1])
-        self._place(action)
+        self.promised.place(action, payload)
         self.world.loop.after(self.world.work_s(), lambda: self._scattered(action))
-
-    def _check_grant(self, action: act.Scatter) -> None:
-        sought = self.sought[action.header.transfer_id]
-        where = f"{action.key} on D{self.number}"
-        require(not sought.outcome, "a", f"{where} is scattered after {sought.outcome}")
-        require(sought.right_prompt, "a", f"{where} is scattered although the prompts differ")
-        for layer in action.layers:
-            require(sought.needs[layer].covers(action.header.tokens), "a", f"{where} is outside what was wanted")
-
-    def _check_values(self, action: act.Scatter, payload: Payload) -> None:
-        facts = [self.facts.layers[layer] for layer in action.layers]
-        first, header = facts[0].heads.start, action.header
-        heads = (first + action.heads.start, first + action.heads.stop)
-        tokens = (header.tokens.start, header.tokens.stop)
-        want = (header.transfer_id, tuple(fact.name for fact in facts), heads, tokens)
-        got = (payload.transfer_id, payload.layers, payload.heads, payload.tokens)
-        require(want == got, "a", f"{action.key} on D{self.number} scatters {got} where {want} belongs")
-
-    def _place(self, action: act.Scatter) -> None:
-        came = self.sought[action.header.transfer_id].came
-        for layer in action.layers:
-            fact = self.facts.layers[layer]
-            for head in action.heads:
-                spans = came.setdefault((fact.name, fact.heads.start + head), SpanSet())
-                again = spans.overlaps(action.header.tokens)
-                require(not again, "a", f"{action.key} on D{self.number} scatters tokens twice")
-                spans.add(action.header.tokens)
 
     def _scattered(self, action: act.Scatter) -> None:
         if not self.dead:
-            outcome = self.sought[action.header.transfer_id].outcome
-            require(not outcome, "a", f"{action.key} on D{self.number} is still being scattered after {outcome}")
+            self.promised.check_placed(action)
             self.world.progress_at = self.world.loop.now
             self.feed(ev.Scattered(action.key))
 
@@ -156,22 +108,11 @@ class DecodeRank:
         require(equal, "e", f"{action.transfer_id} on D{self.number}: digests {action.local}, {action.remote}")
 
     def _deliver(self, action: act.Deliver) -> None:
-        sought = self._end(action.transfer_id, "Deliver")
-        where = f"Deliver of {action.transfer_id} on D{self.number}"
-        for layer, need in enumerate(sought.needs):
-            fact = self.facts.layers[layer]
-            for head in fact.heads:
-                came = sought.came.get((fact.name, head), SpanSet())
-                require(came.covers(need), "e", f"{where}: {fact.name} head {head} lacks some of {need}")
+        self.promised.end(action.transfer_id, "Deliver", self.world.loop.now)
+        self.promised.check_whole(action.transfer_id)
 
     def _fail(self, action: act.Fail) -> None:
-        self._end(action.transfer_id, f"Fail: {action.reason}")
-
-    def _end(self, transfer_id: str, outcome: str) -> Sought:
-        sought = self.sought[transfer_id]
-        require(not sought.outcome, "d", f"{transfer_id} on D{self.number} ends twice: {sought.outcome}, {outcome}")
-        sought.outcome, sought.ended_at = outcome, self.world.loop.now
-        return sought
+        self.promised.end(action.transfer_id, f"Fail: {action.reason}", self.world.loop.now)
 
 
 _HANDS: dict[type, Callable[[DecodeRank, Any], None]] = {

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from pdkv_connector.session import events as ev
 from pdkv_connector.session.messages import Facts
-from tests.simulator.prefill_rank import Held, PrefillRank
+from tests.simulator.prefill_blocks import Held
+from tests.simulator.prefill_rank import PrefillRank
 from tests.simulator.scenario import RequestPlan
 from tests.simulator.script import Step
 
@@ -35,7 +36,7 @@ class PrefillEngine:
     def crash(self) -> None:
         """Kill every process and start new ones at once."""
         self._world.note("P crashes")
-        self._world.disaster()
+        self._world.checks.disaster()
         for rank in self.ranks:
             rank.dead = True
         self._generation += 1
@@ -64,17 +65,22 @@ class PrefillEngine:
 
 
 def _do(rank: PrefillRank, plan: RequestPlan, step: Step) -> None:
-    transfer_id = plan.transfer_id
     if rank.dead:
         return
     if step.do == "offer":
-        rank.held[transfer_id] = Held()
-        rank.feed(ev.Offered(transfer_id, plan.num_tokens, "digest"))
+        rank.blocks.held[plan.transfer_id] = Held()
+        rank.feed(ev.Offered(plan.transfer_id, plan.num_tokens, "digest"))
     elif step.do == "compute":
-        rank.compute(transfer_id, step.tokens)
+        rank.compute(plan.transfer_id, step.tokens)
     elif step.do == "preempt":
-        rank.preempt(transfer_id)
-    elif step.do == "finish":
-        rank.finish(transfer_id)
+        rank.preempt(plan.transfer_id)
     else:
-        rank.withdraw(transfer_id)
+        _end(rank, plan.transfer_id, step.do == "finish")
+
+
+def _end(rank: PrefillRank, transfer_id: str, finished: bool) -> None:
+    """Blocks are kept until Release; an aborted request without blocks has nothing to release."""
+    held = rank.blocks.held[transfer_id]
+    held.ended_at = rank.world.loop.now if finished or held.allocated else None
+    end = ev.Finished(transfer_id) if finished else ev.Withdrawn(transfer_id, "client left", held.allocated)
+    rank.feed(end)

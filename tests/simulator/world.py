@@ -5,19 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from random import Random
 
+from tests.simulator.checks import Checks
 from tests.simulator.control import Control
 from tests.simulator.decode_engine import DecodeEngine
 from tests.simulator.decode_rank import DecodeRank
 from tests.simulator.loop import Loop
 from tests.simulator.prefill_engine import PrefillEngine
 from tests.simulator.prefill_rank import PrefillRank
-from tests.simulator.scenario import MAX_DELAY_S, MAX_WRITE_S, Partition, Scenario
+from tests.simulator.scenario import Partition, Scenario
 from tests.simulator.shape import consumer_facts, producer_facts
-from tests.simulator.violation import Violation, require
 from tests.simulator.wire import Wire
 
 TICK_S = 0.2
-SLACK_S = 2 * (MAX_DELAY_S + MAX_WRITE_S)
 
 
 class World:
@@ -32,8 +31,8 @@ class World:
         self.decode_processes: dict[str, DecodeRank] = {}
         self._trace = trace
         self._num_named = 0
-        self._last_disaster_at = 0.0
         self.progress_at = 0.0
+        self.checks = Checks(self)
         self.prefill = PrefillEngine(self, producer_facts(scenario))
         self.decode = DecodeEngine(self, consumer_facts(scenario))
 
@@ -81,14 +80,9 @@ class World:
         for cut in self.scenario.partitions:
             if cut.noticed:
                 self.loop.after(cut.start + 0.1, lambda cut=cut: self._notice(cut))  # type: ignore[misc]
-            self._last_disaster_at = max(self._last_disaster_at, cut.stop)
         self.loop.after(TICK_S, self._tick)
         self.loop.run()
-        self._check_end()
-
-    def disaster(self) -> None:
-        """Bounds count from the last disaster."""
-        self._last_disaster_at = max(self._last_disaster_at, self.loop.now)
+        self.checks.end()
 
     def _notice(self, cut: Partition) -> None:
         """The runtimes see the broken connection before any timer does."""
@@ -103,7 +97,7 @@ class World:
         for consumer in self.decode.ranks:
             consumer.carry_out(consumer.session.tick(now))
         if len(self.loop) or self._busy:
-            self._check_horizon()
+            self.checks.horizon()
             self.loop.after(TICK_S, self._tick)
 
     @property
@@ -111,47 +105,3 @@ class World:
         """True while some session has a transfer."""
         producers = any(rank.session.transfers for rank in self.producers)
         return producers or any(rank.session.transfers for rank in self.decode.ranks)
-
-    def _check_horizon(self) -> None:
-        timing = self.scenario.producer_timing
-        patience_s = self.scenario.stall_timeout_s + timing.quarantine_s + timing.lease_s + 4 * SLACK_S
-        begun = max(self._last_disaster_at, self.progress_at, self.prefill.last_step_at, self.decode.last_step_at)
-        if self.loop.now - begun > patience_s:
-            left = {rank.instance: list(rank.session.transfers) for rank in self.producers}
-            left |= {rank.instance: list(rank.session.transfers) for rank in self.decode.ranks}
-            raise Violation("d", f"transfers do not end: {left}")
-
-    # -- checks -------------------------------------------------------------------------------------------------------
-
-    def check_release(self, transfer_id: str, ended_at: float) -> None:
-        """Blocks are held no longer than a lease after the last word of a consumer."""
-        last = max(ended_at, self._last_disaster_at, self.decode.ended_at(transfer_id))
-        late_s = self.loop.now - last - self.scenario.producer_timing.lease_s - SLACK_S
-        require(late_s <= 0, "d", f"Release of {transfer_id} came {late_s:.2f} s too late")
-
-    def _check_end(self) -> None:
-        for rank in self.producers:
-            self._check_producer(rank)
-        for consumer in self.decode.ranks:
-            self._check_consumer(consumer)
-
-    def _check_producer(self, rank: PrefillRank) -> None:
-        name = f"P{rank.number}"
-        for transfer_id, held in rank.held.items():
-            owed = held.ended_at is not None and not held.released
-            require(not owed, "d", f"{transfer_id} on {name} was never released")
-        book = rank.session.book
-        slots = sorted(book.send_slots)
-        require(slots == list(range(self.scenario.num_send_slots)), "d", f"send slots of {name} at the end: {slots}")
-        require(not book.transfers and not book.turn, "d", f"{name} keeps {list(book.transfers)} {list(book.turn)}")
-
-    def _check_consumer(self, rank: DecodeRank) -> None:
-        name = f"D{rank.number}"
-        for transfer_id, sought in rank.sought.items():
-            require(bool(sought.outcome), "d", f"{transfer_id} on {name} never ended")
-            calm_enough = not self.scenario.calm or sought.outcome == "Deliver"
-            require(calm_enough, "g", f"{transfer_id} on {name} in calm weather: {sought.outcome}")
-        book = rank.session.book
-        free = sorted(book.ring._free)
-        require(free == list(range(self.scenario.num_ring_slots)), "d", f"free slots of {name} at the end: {free}")
-        require(not book.transfers, "d", f"{name} keeps {list(book.transfers)}")
