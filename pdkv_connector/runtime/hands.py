@@ -9,6 +9,7 @@ from typing import Any
 from pdkv_connector.codec.base import SlabPart
 from pdkv_connector.errors import LayoutError, PdkvError, ProtocolError, TransportError
 from pdkv_connector.runtime.block_tables import BlockTables
+from pdkv_connector.runtime.links import Links
 from pdkv_connector.runtime.mover import Mover
 from pdkv_connector.runtime.results import Results
 from pdkv_connector.runtime.ring_buffer import RingBuffer
@@ -17,8 +18,6 @@ from pdkv_connector.session import events as ev
 from pdkv_connector.session.messages import encode
 from pdkv_connector.telemetry.timeline_writer import TimelineWriter
 from pdkv_connector.transport.base import Memory, Transport
-from pdkv_connector.transport.control import ControlPlane
-from pdkv_connector.types import PeerId
 
 logger = logging.getLogger(__name__)
 
@@ -32,7 +31,7 @@ class Hands:
         self,
         instance: str,
         transport: Transport,
-        control: ControlPlane,
+        links: Links,
         mover: Mover,
         tables: BlockTables,
         rings: tuple[RingBuffer, RingBuffer],
@@ -41,15 +40,13 @@ class Hands:
     ) -> None:
         self._instance = instance
         self._transport = transport
-        self._control = control
+        self._links = links
         self._mover = mover
         self._tables = tables
         self._send_ring, self._receive_ring = rings
         self._results = results
         self._timeline = timeline
         self._writes: dict[int, act.SlabKey] = {}
-        self._endpoint_of: dict[PeerId, str] = {}
-        self._dialled: dict[str, PeerId] = {}
 
     @property
     def num_writes(self) -> int:
@@ -60,10 +57,6 @@ class Hands:
         """Carry out one action; returns what came of it at once, if anything did."""
         handler: Callable[[Hands, Any], Event | None] = _HANDLERS[type(action)]
         return handler(self, action)
-
-    def session_name(self, peer: PeerId) -> str:
-        """What sessions call a control connection: producers go by endpoint, consumers by connection."""
-        return self._endpoint_of.get(peer, peer)
 
     def write_ended(self, write_id: int, reason: str = "") -> Event | None:
         """Translate a transport's completion; unknown ids are of writes already given up."""
@@ -77,21 +70,8 @@ class Hands:
         return ev.Written(key)
 
     def _send(self, action: act.Send) -> Event | None:
-        try:
-            self._control.send(self._control_name(action.peer), action.message)
-        except PdkvError as error:
-            logger.error("cannot send %s to %s: %s", type(action.message).__name__, action.peer, error)
-            return ev.Unreachable(action.peer, str(error))
-        return None
-
-    def _control_name(self, peer: PeerId) -> PeerId:
-        """Producers are dialled on first use; consumers have dialled us."""
-        if peer.startswith("from:"):
-            return peer
-        if peer not in self._dialled:
-            self._dialled[peer] = self._control.dial(peer)
-            self._endpoint_of[self._dialled[peer]] = peer
-        return self._dialled[peer]
+        reason = self._links.send(action.peer, action.message)
+        return ev.Unreachable(action.peer, reason) if reason else None
 
     def _connect(self, action: act.Connect) -> Event | None:
         try:

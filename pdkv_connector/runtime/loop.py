@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from pdkv_connector.errors import ProtocolError
 from pdkv_connector.runtime.hands import Event, Hands
+from pdkv_connector.runtime.links import INBOUND, Links
 from pdkv_connector.session import events as ev
 from pdkv_connector.session import messages as msg
 from pdkv_connector.session.actions import Action
@@ -24,7 +25,6 @@ logger = logging.getLogger(__name__)
 TICK_S = 0.05
 TO_PRODUCER = (msg.Hello, msg.Register, msg.Ack, msg.Heartbeat, msg.Delivered)
 ENGINE_PRODUCER_EVENTS = (ev.Offered, ev.Ready, ev.Revoked, ev.Finished, ev.Withdrawn)
-INBOUND = "from:"
 PRODUCER_EVENTS = (*ENGINE_PRODUCER_EVENTS, ev.Gathered, ev.GatherFailed, ev.Written, ev.WriteFailed)
 
 
@@ -36,6 +36,7 @@ class Loop:
         producer: ProducerSession,
         consumer: ConsumerSession,
         hands: Hands,
+        links: Links,
         control: ControlPlane,
         transport: Transport,
         poll_s: tuple[float, float],
@@ -43,6 +44,7 @@ class Loop:
         self._producer = producer
         self._consumer = consumer
         self._hands = hands
+        self._links = links
         self._control = control
         self._transport = transport
         self._busy_s, self._idle_s = poll_s
@@ -77,7 +79,7 @@ class Loop:
             self._take_one()
         for received in self._control.receive():
             progressed = True
-            peer = self._hands.session_name(received.peer)
+            peer = self._links.session_name(received.peer)
             self._hear(ev.Heard(peer, received.instance, received.message), received.peer)
         for transport_event in self._transport.poll():
             progressed = True

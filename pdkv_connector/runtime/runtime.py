@@ -13,6 +13,7 @@ from pdkv_connector.codec.base import KVMemory
 from pdkv_connector.config import Config
 from pdkv_connector.runtime.block_tables import BlockTables
 from pdkv_connector.runtime.hands import Event, Hands
+from pdkv_connector.runtime.links import Links
 from pdkv_connector.runtime.loop import Loop
 from pdkv_connector.runtime.mover import Mover
 from pdkv_connector.runtime.results import Outcome, Results
@@ -80,11 +81,12 @@ class Runtime:
         producer = ProducerSession(engine_id, facts, name, metadata, config.slot_bytes, config.num_slots, timing)
         consumer = ConsumerSession(engine_id, facts, name, metadata, spec, config.window_slots, timing)
         rings = (send_ring, receive_ring)
+        links = Links(self._control)
         hands = Hands(
-            self.instance, self._transport, self._control, self.mover, self.tables, rings, self._results, self.timeline
+            self.instance, self._transport, links, self.mover, self.tables, rings, self._results, self.timeline
         )
         polls = (config.poll_busy_s, config.poll_idle_s)
-        return Loop(producer, consumer, hands, self._control, self._transport, polls)
+        return Loop(producer, consumer, hands, links, self._control, self._transport, polls)
 
     @property
     def endpoint(self) -> str:

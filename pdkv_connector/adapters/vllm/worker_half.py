@@ -60,18 +60,7 @@ class WorkerHalf:
         device = str(next(iter(kv_caches.values())).device)
         self._runtime = Runtime(self._config, self._engine_id, facts, memory, self._groups, device)
         self._runtime.start()
-        self._log_start(len(facts.layers))
-
-    def _log_start(self, num_layers: int) -> None:
-        version = compat.installed_version()
-        if not compat.is_tested(version):
-            logger.warning("vLLM %s is outside the tested range 0.32.x; `pdkv doctor` tells more", version)
-        if not self._config.control_is_local:
-            logger.warning(
-                "control_host=%s can be reached from other machines and the control channel has no keys: "
-                "anyone who reaches it can read KV", self._config.control_host,
-            )  # fmt: skip
-        logger.info("pdkv: %d layers, control channel on %s", num_layers, self.runtime.endpoint)
+        _log_start(self._config, self._runtime.endpoint, len(facts.layers))
 
     @property
     def runtime(self) -> Runtime:
@@ -214,3 +203,15 @@ def _stream_event(tensor: Any) -> Any:
     event = torch.cuda.Event()
     event.record(torch.cuda.current_stream(tensor.device))
     return event
+
+
+def _log_start(config: Config, endpoint: str, num_layers: int) -> None:
+    version = compat.installed_version()
+    if not compat.is_tested(version):
+        logger.warning("vLLM %s is outside the tested range 0.32.x; `pdkv doctor` tells more", version)
+    if not config.control_is_local:
+        logger.warning(
+            "control_host=%s can be reached from other machines and the control channel has no keys: "
+            "anyone who reaches it can read KV", config.control_host,
+        )  # fmt: skip
+    logger.info("pdkv: %d layers, control channel on %s", num_layers, endpoint)
