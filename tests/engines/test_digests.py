@@ -15,6 +15,7 @@ NUM_LAYERS = {"smollm2": 30, "gemma3": 18}
 def digests(outcome: Outcome) -> tuple[list[str], list[str]]:
     """Digests by layer of the KV in P's blocks and in D's, as D's answer carries them."""
     decode = outcome.decode.kv_transfer_params
+    assert outcome.decode.num_computed == MAX_TOKENS, "D recomputed: there is no transfer to compare"
     assert decode is not None, "D returned no kv_transfer_params"
     return decode["pdkv"]["prefill_digests"], decode["pdkv"]["digests"]
 
