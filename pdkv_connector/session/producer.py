@@ -74,7 +74,10 @@ class ProducerSession:
         if transfer := self.book.transfers.get(event.transfer_id):
             transfer.touched_at = now
             if transfer.live:
+                begins = not any(transfer.ready)
                 transfer.mark_ready(event.layers, event.tokens)
+                if begins:
+                    self.book.announce(transfer)
 
     def _on_revoked(self, event: ev.Revoked, now: float) -> None:
         if transfer := self.book.transfers.get(event.transfer_id):

@@ -55,6 +55,12 @@ class ProducerBook:
             self.send_slots.pop()
             self.actions.append(slab)
 
+    def announce(self, transfer: ProducerTransfer) -> None:
+        """The prefill begins: a consumer that kept its slots for others must not learn of it by heartbeat only."""
+        for leg in transfer.legs.values():
+            if leg.waiting_for_credit:
+                self.send(leg.key.peer, msg.Alive((transfer.standing(leg.key.epoch),)))
+
     def check_prompt(self, transfer: ProducerTransfer, leg: ProducerLeg) -> None:
         """Refuse a consumer whose prompt is not the one computed here: its KV would yield wrong tokens."""
         offer, register = transfer.offer, leg.register

@@ -71,6 +71,11 @@ class ProducerLeg:
         return self.digesting or any(slab.progress is not Progress.WRITTEN for slab in self.outgoing.values())
 
     @property
+    def waiting_for_credit(self) -> bool:
+        """True when the consumer has yet to lend a slot."""
+        return not (self.over or self._credits or self.outgoing)
+
+    @property
     def can_send(self) -> bool:
         """True when a slab could start, given a send slot."""
         return not self.over and bool(self._credits) and bool(self.queue) and self._free_credit() is not None

@@ -25,6 +25,7 @@ from pdkv_connector.session.producer_desk import _MESSAGES as MESSAGES
 from pdkv_connector.session.producer_desk import ConsumerDesk
 from pdkv_connector.session.producer_leg import ProducerLeg, Progress
 from pdkv_connector.session.producer_transfer import ProducerTransfer
+from pdkv_connector.session.states import ProducerPhase
 
 Method = Callable[..., Any]
 
@@ -154,6 +155,22 @@ def _no_quarantine(original: Method) -> Method:
     return say_farewell
 
 
+def _only_untouched_requests(original: Method) -> Method:
+    def expire(self: ProducerBook, transfer: ProducerTransfer, now: float) -> None:
+        if transfer.phase is ProducerPhase.AWAITING_CONSUMER or transfer.legs:
+            original(self, transfer, now)
+
+    return expire
+
+
+def _scatter_again(_original: Method) -> Method:
+    return lambda self, slab: self.lent.get(slab.credit.slot) == slab.credit
+
+
+def _deliver_early(_original: property) -> property:
+    return property(lambda self: len(self.received) > 0 or not self.parts)
+
+
 def _leak_on_gather_failure(_original: Method) -> Method:
     def on_gather_failed(self: ProducerSession, event: ev.GatherFailed, now: float) -> None:
         if found := self.book.leg_of(event.key.leg):
@@ -181,6 +198,9 @@ MUTANTS = (
     Mutant("a credit is used again: its serial is not looked at", ProducerLeg, "_take_credits", _any_credit),
     Mutant("a slot is granted anew and written while a repeat is", ProducerLeg, "_free_credit", _touched_slot),
     Mutant("a Register that comes after its Abort is served", ConsumerDesk, "_forestall", _nothing),
+    Mutant("only requests that nobody asked for lose their lease", ProducerBook, "expire", _only_untouched_requests),
+    Mutant("a repeated notification scatters again", ConsumerLeg, "is_current", _scatter_again),
+    Mutant("the first slab counts as all", ConsumerLeg, "whole", _deliver_early),
     Mutant("prompts are not compared", ProducerBook, "check_prompt", _nothing),
     Mutant("a failed gather keeps its send slot", PRODUCER_EVENTS, ev.GatherFailed, _leak_on_gather_failure),
 )

@@ -125,3 +125,12 @@ def test_a_send_slot_freed_by_an_expired_lease_is_used_at_once() -> None:
     later = LEASE_OVER_S - 5
     assert not of(act.Gather, prefill.hear(register(num_consumers=2), later, peer="E"))
     assert [gather.tokens for gather in of(act.Gather, prefill.session.tick(LEASE_OVER_S))] == [Span(0, 8)]
+
+
+def test_a_consumer_that_lent_no_slot_hears_when_the_prefill_begins() -> None:
+    """It lent one only after its next heartbeat."""
+    prefill = Prefill()
+    prefill.hear(register(credits=()))
+    (alive,) = said(msg.Alive, prefill.compute())
+    assert [standing.state for standing in alive.standings] == [msg.ProducerState.STREAMING]
+    assert not said(msg.Alive, prefill.compute())
