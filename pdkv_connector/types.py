@@ -6,6 +6,7 @@ Wire-visible nouns are frozen `msgspec` structs encoded as arrays, so that messa
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import Annotated
 
 import msgspec
 
@@ -16,11 +17,15 @@ PeerId = str
 """Names a control connection inside one process; it means nothing to any other process."""
 
 
+Index = Annotated[int, msgspec.Meta(ge=0, lt=1 << 48)]
+"""A position; what a peer sends outside these bounds is refused when it is decoded."""
+
+
 class Span(msgspec.Struct, frozen=True, array_like=True, order=True):
     """Half-open range `[start, stop)` of tokens, layers, heads or sequence numbers."""
 
-    start: int
-    stop: int
+    start: Index
+    stop: Index
 
     def __len__(self) -> int:
         return max(0, self.stop - self.start)
@@ -46,8 +51,8 @@ class Span(msgspec.Struct, frozen=True, array_like=True, order=True):
 class Credit(msgspec.Struct, frozen=True, array_like=True, order=True):
     """Permission to write one slab into receive slot `slot`; `serial` makes every grant of a slot distinct."""
 
-    slot: int
-    serial: int
+    slot: Index
+    serial: Index
 
 
 class SpanSet:

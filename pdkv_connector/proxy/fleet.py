@@ -12,16 +12,19 @@ from pdkv_connector.proxy.failures import none_healthy
 
 @dataclass
 class Server:
-    """One engine; `fault` is why it gets no requests, empty when it does.
+    """One engine; `fault` names it and says why it gets no requests, empty when it does.
 
     `probed` holds a prefill engine's own `kv_transfer_params` (who and where it is), None until it has been asked.
     """
 
     role: str
     url: str
-    fault: str = "not checked yet"
+    fault: str = ""
     missed_checks: int = 0
     probed: dict[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        self.fault = f"{self.role} server {self.url} has not been checked yet"
 
     @property
     def healthy(self) -> bool:
@@ -54,7 +57,7 @@ class Fleet:
         healthy = {server.url: server for server in self.of(role) if server.healthy}
         url = self._turns[role].pick(healthy)
         if url is None:
-            raise none_healthy(role, [f"{server.url} ({server.fault})" for server in self.of(role)])
+            raise none_healthy(role, [server.fault for server in self.of(role)])
         return healthy[url]
 
     def ready(self) -> bool:

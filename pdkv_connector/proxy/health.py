@@ -65,7 +65,7 @@ class HealthMonitor:
         if server.healthy and not was_healthy:
             log.info("%s server %s is healthy", server.role, server.url)
         elif not server.healthy and server.fault != old_fault:
-            log.warning("%s server %s gets no requests: %s", server.role, server.url, server.fault)
+            log.warning("out of service: %s", server.fault)
 
     async def _ask(self, server: Server) -> None:
         await self._upstream.healthy(server)

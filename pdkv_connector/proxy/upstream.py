@@ -60,9 +60,8 @@ class Upstream:
         answer = await self._post_json(server, "/v1/completions", PROBE, {}, self._config.probe_timeout_s)
         params = answer.get("kv_transfer_params")
         if not isinstance(params, dict) or not isinstance(params.get("pdkv"), dict):
-            raise RequestFailed(
-                502, "its answer carries no pdkv transfer parameters: does it run kv_connector PDKVConnector?"
-            )
+            message = f"prefill server {server.url} does not answer a probe: does it run kv_connector PDKVConnector?"
+            raise RequestFailed(502, message, server=server.url)
         return params
 
     async def healthy(self, server: Server) -> None:
