@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from pdkv_connector.policy.round_robin import RoundRobin
@@ -19,7 +19,7 @@ class Server:
 
     role: str
     url: str
-    fault: str = ""
+    fault: str = field(init=False)
     missed_checks: int = 0
     probed: dict[str, Any] | None = None
 
