@@ -22,11 +22,16 @@ class ConsumerClock:
     def tick(self, now: float) -> None:
         """Look at every peer and every leg once."""
         waiting: dict[PeerId, list[ConsumerLeg]] = {}
+        leaving: set[PeerId] = set()
         for transfer, leg in self.book.legs():
             self._tick_leg(transfer, leg, now)
-            if transfer.open and not leg.complete:
+            if leg.over:
+                leaving.add(leg.key.peer)
+            else:
                 waiting.setdefault(leg.key.peer, []).append(leg)
         for peer in list(self.book.peers.values()):
+            if peer.greeting and (peer.endpoint in waiting or peer.endpoint in leaving):
+                self._greet(peer, now)
             self._tick_peer(peer, waiting.get(peer.endpoint, []), now)
 
     def _tick_leg(self, transfer: ConsumerTransfer, leg: ConsumerLeg, now: float) -> None:
@@ -67,9 +72,7 @@ class ConsumerClock:
     def _tick_peer(self, peer: ConsumerPeer, waiting: list[ConsumerLeg], now: float) -> None:
         timing = self.book.timing
         peer.busy_since = min(peer.busy_since, now) if waiting else float("inf")
-        if waiting and peer.greeting:
-            self._greet(peer, now)
-        elif waiting and peer.ready and now - peer.beat_at > peer.beat_every_s(timing.heartbeat_s):
+        if waiting and peer.ready and now - peer.beat_at > peer.beat_every_s(timing.heartbeat_s):
             self._beat(peer, waiting, now)
         if waiting and peer.machine.can("silence") and peer.silent_s(now) > timing.peer_timeout_s:
             self.lose(peer, f"did not answer for {timing.peer_timeout_s:g} s", now)

@@ -35,14 +35,13 @@ class ProducerDesk:
         handler(self, peer, event, now)
 
     def _restarted(self, peer: ConsumerPeer, now: float) -> None:
+        """Slots stay lent until the new process says Closed: a Register sent to the old one may yet reach it."""
         peer.bury()
         if peer.ready:
             peer.greet("restart", now)
         for transfer, leg in self.book.legs_of(peer.endpoint):
-            if leg.register is not None:
-                if not leg.complete:
-                    self.book.fail(transfer, f"producer {peer.endpoint} restarted", now)
-                self.book.close_leg(transfer, leg)
+            if leg.register is not None and not leg.complete:
+                self.book.fail(transfer, f"producer {peer.endpoint} restarted", now)
 
     def _on_welcome(self, peer: ConsumerPeer, event: Heard, now: float) -> None:
         welcome: msg.Welcome = event.message  # type: ignore[assignment]

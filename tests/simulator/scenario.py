@@ -111,7 +111,7 @@ def _weather(rng: Random, calm: bool) -> Weather:
         loss=0.0 if clear else rng.uniform(0, worst),
         duplicate=0.0 if clear else rng.uniform(0, 0.3),
         slow=rng.choice((0.0, 0.05, 0.3, 0.6)),
-        notification_loss=rng.choice((0.0, 0.0, 0.05, 0.05 if calm else 0.4)),
+        notification_loss=rng.choice((0.0, 0.0, 0.02, 0.02 if calm else 0.4)),
         damage=rng.choice((0.0, 0.0, 0.02, 0.02 if calm else 0.3)),
         write_failure=rng.choice((0.0, 0.0, 0.02, 0.02 if calm else 0.3)),
         gather_failure=0.0 if calm else rng.choice((0.0, 0.0, 0.05, 0.4)),

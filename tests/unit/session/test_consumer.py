@@ -180,3 +180,17 @@ def test_a_queued_transfer_gets_no_slot_when_they_are_scarce() -> None:
     (second,) = said(msg.Register, decode.want("queued too"))
     assert not second.credits
     assert decode.num_free == 1
+
+
+def test_a_restart_does_not_free_slots_that_a_late_register_names() -> None:
+    """They came free at once; the Register, meant for the dead process, reached the new one, which wrote into them."""
+    decode = Decode()
+    decode.want()
+    decode.welcome()
+    assert of(act.Fail, decode.hear(msg.Refuse("", 0, msg.RefuseCode.HELLO_REQUIRED, "who?"), process="#2"))
+    assert decode.num_free == 3
+    assert said(msg.Hello, decode.session.tick(1.0)), "the new process must know us before it can say Closed"
+    decode.welcome(process="#2")
+    assert said(msg.Abort, decode.session.tick(2.0))
+    decode.hear(msg.Closed("t", 1, ()), process="#2")
+    assert decode.num_free == 4
