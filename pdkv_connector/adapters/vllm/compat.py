@@ -116,11 +116,6 @@ def succeeded(request: Request) -> bool:
     return normal and request.num_computed_tokens >= request.num_prompt_tokens
 
 
-def is_preempted(request: Request) -> bool:
-    """True when the scheduler took the request's blocks back and will compute it again."""
-    return bool(request.status == RequestStatus.PREEMPTED)
-
-
 class PinnedBlocks:
     """Blocks held beyond their request's own hold on them, through the block pool's reference counts."""
 

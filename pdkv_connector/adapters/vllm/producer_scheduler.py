@@ -23,11 +23,12 @@ logger = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class Sending:
-    """A tracked request; `started` once the engine gave it blocks."""
+    """A tracked request; `started` once the engine gave it blocks that it has kept since."""
 
     transfer_id: TransferId
     request: Request
     started: bool = False
+    num_preemptions: int = 0
     pinned: bool = False
 
 
@@ -72,9 +73,11 @@ class ProducerScheduler:
                 self._add_step(sending, cached.num_computed_tokens[index], blocks, output, plan)
 
     def _note_preempted(self, plan: StepPlan) -> None:
+        """Counted, not read from the status: a request can be preempted and resumed before the next plan is built."""
         for sending in self._sending.values():
-            if sending.started and compat.is_preempted(sending.request):
-                sending.started = False
+            if sending.request.num_preemptions != sending.num_preemptions:
+                sending.num_preemptions = sending.request.num_preemptions
+                sending.started = sending.pinned = False
                 plan.revoked.append(sending.transfer_id)
 
     def _add_step(
