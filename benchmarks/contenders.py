@@ -93,12 +93,12 @@ class Contender:
     def pause(self) -> None:
         """Freeze the engines while another contender is measured."""
         for engine in self._engines:
-            engine.pause()
+            engine.wait_ready().process.pause()
 
     def resume(self) -> None:
         """Thaw the engines and run one short request, so that connections are up before anything is timed."""
         for engine in self._engines:
-            engine.resume()
+            engine.process.resume()
         self._request(make_prompt(WARM_UP_TOKENS, f"{self.name}/{random.random()}"))
 
     def measure(self, rate: str, num_tokens: int, repeat: int) -> Sample:

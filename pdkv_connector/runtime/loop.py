@@ -51,11 +51,18 @@ class Loop:
         self._inbox: deque[Event | Callable[[], None]] = deque()
         self._next_tick = 0.0
         self.lock = threading.RLock()
+        self._dozing = False
         self.stopping = False
 
     def post(self, event: Event | Callable[[], None]) -> None:
-        """Hand over an event, or a call to make in order between events. Thread-safe; does not wake the loop."""
+        """Hand over an event, or a call to make in order between events. Thread-safe.
+
+        A busy loop looks again within its poll and is not woken: waking it from the engine's thread would put it on the
+        engine's core, in front of the forward pass.
+        """
         self._inbox.append(event)
+        if self._dozing:
+            self._control.wake()
 
     def run(self) -> None:
         """Turn until `stopping`. A fault in one event is logged and costs that event, never the thread."""
@@ -66,12 +73,21 @@ class Loop:
                 logger.exception("unexpected fault in the transfer loop; carrying on")
                 progressed = False
             if not progressed:
-                self._control.wait(self._busy_s if self._busy else self._idle_s)
+                self._rest()
+
+    def _rest(self) -> None:
+        if self._busy:
+            self._control.wait(self._busy_s)
+            return
+        self._dozing = True
+        if not self._inbox:
+            self._control.wait(self._idle_s)
+        self._dozing = False
 
     @property
     def _busy(self) -> bool:
         """True while slabs may land or writes may end: transports have to be polled."""
-        return bool(self._hands.num_writes or self._consumer.transfers)
+        return bool(self._hands.num_writes or self._producer.streaming or self._consumer.transfers)
 
     def _turn(self) -> bool:
         progressed = bool(self._inbox)

@@ -103,7 +103,6 @@ class Runtime:
             self._loop.post(lambda: self.mover.wait_for(after))
         for event in events:
             self._loop.post(event)
-        self._control.wake()
 
     def revoke(self, transfer_ids: Sequence[TransferId]) -> None:
         """The engine preempted these requests: when this returns, nothing reads their blocks any more."""

@@ -37,6 +37,11 @@ class ProducerSession:
         """Transfers that are not over."""
         return self.book.transfers
 
+    @property
+    def streaming(self) -> bool:
+        """True while some consumer takes slabs or waits for them."""
+        return bool(self.book.turn)
+
     def handle(self, event: ev.ProducerEvent, now: float) -> list[Action]:
         """Take one event; returns what the runtime must do, in order."""
         _EVENTS[type(event)](self, event, now)

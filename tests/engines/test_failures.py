@@ -95,7 +95,7 @@ def test_prefill_engine_dies_during_transfer(ours: Testbed) -> None:
     ticket = mortal.start(prompt, MAX_TOKENS, "concurrent")
     ours.timeline(mortal.decode).wait_for(ticket.transfer_id, "landed")
     assert not mortal.prefill.ended(ticket.on_prefill), "P had finished: the kill came too late to test anything"
-    mortal.prefill.kill()
+    mortal.prefill.process.kill()
     decode = mortal.decode.wait(ticket.decoding())
     assert decode.token_ids == reference
     assert ours.timeline(mortal.decode).reasons(ticket.transfer_id)

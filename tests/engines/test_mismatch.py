@@ -20,7 +20,7 @@ def assert_refused(ours: Testbed, pair: EnginePair, fact: str) -> None:
     assert outcome.decode.num_computed == NUM_TOKENS + MAX_TOKENS - 1
     reasons = ours.timeline(pair.decode).reasons(outcome.transfer_id)
     assert any(fact in reason for reason in reasons), reasons
-    assert reasons[0] in pair.decode.log(), "the reason is not in D's log"
+    assert reasons[0] in pair.decode.process.log(), "the reason is not in D's log"
     assert_released(pair.prefill, pair.decode)
 
 

@@ -57,11 +57,11 @@ class EnginePair:
 
     def producer_facts(self) -> Params:
         """Where P's connector listens, learned once from a probe request."""
-        if self.prefill.pid not in self._facts:
+        if self.prefill.process.pid not in self._facts:
             probe = self.prefill.generate([1, 2, 3], 1, self.dialect.probe())
             assert probe.kv_transfer_params, f"the probe returned no kv_transfer_params: {probe}"
-            self._facts[self.prefill.pid] = probe.kv_transfer_params
-        return self._facts[self.prefill.pid]
+            self._facts[self.prefill.process.pid] = probe.kv_transfer_params
+        return self._facts[self.prefill.process.pid]
 
     def consumer_params(self, transfer_id: str, **pdkv: Any) -> Params:
         """What D's request carries when nothing has come back from P yet."""

@@ -22,7 +22,7 @@ class EngineShelf:
         specs = (prefill, decode)
         for spec in specs:
             engine = self._engines.pop(spec.name, None)
-            if engine is not None and engine.alive:
+            if engine is not None and engine.process.alive:
                 self._engines[spec.name] = engine
         missing = [spec for spec in specs if spec.name not in self._engines]
         self._make_room(len(missing), {spec.name for spec in specs})

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from pdkv_connector.cli.models import ensure_model
+from tests.engines.rig.child_process import EngineDied
 from tests.engines.rig.dialect import IMPATIENT, Dialect
 from tests.engines.rig.pair import EnginePair
-from tests.engines.rig.process import EngineDied, EngineProcess, wait_until
+from tests.engines.rig.process import EngineProcess, wait_until
 from tests.engines.rig.shelf import EngineShelf
 from tests.engines.rig.spec import EngineSpec
 from tests.engines.rig.timeline import Timeline
