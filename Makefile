@@ -34,8 +34,10 @@ format: env  ## rewrite files to style
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: env  ## benchmarks, half an hour; the second needs root and iproute2
+bench: env  ## benchmarks, 40 minutes on a quiet machine; the last needs root and iproute2
 	$(BIN)/python -m benchmarks.bench_raw_codec
+	$(BIN)/python -m benchmarks.bench_transport
+	$(BIN)/python -m benchmarks.bench_step
 	$(BIN)/python -m benchmarks.bench_ttft
 
 docs: env  ## rewrite the generated parts of README.md and ARCHITECTURE.md

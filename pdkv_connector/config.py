@@ -82,11 +82,6 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return self.ring_bytes // self.slot_bytes
 
     @property
-    def quarantine_s(self) -> float:
-        """How long a receive slot of a failed transfer stays unused: no write can be in flight after it."""
-        return self.lease_s + self.peer_timeout_s
-
-    @property
     def control_is_local(self) -> bool:
         """True when the control address can be reached from this machine only."""
         try:

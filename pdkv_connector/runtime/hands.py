@@ -123,7 +123,6 @@ class Hands:
         except (LayoutError, ProtocolError) as error:
             logger.warning("transfer %s: slab %d is damaged: %s", header.transfer_id, header.seq, error)
             return ev.Damaged(action.key, str(error))
-        self._results.count_slab(header.encoded_bytes)
         self._timeline.note("consumer", "scattered", header.transfer_id, seq=header.seq)
         return ev.Scattered(action.key)
 

@@ -19,11 +19,9 @@ class Outcome:
     delivered: set[TransferId] = field(default_factory=set)
     failed: dict[TransferId, str] = field(default_factory=dict)
     digests: dict[TransferId, tuple[tuple[str, ...], tuple[str, ...]]] = field(default_factory=dict)
-    num_slabs: int = 0
-    num_bytes: int = 0
 
     def __bool__(self) -> bool:
-        return bool(self.released or self.delivered or self.failed or self.digests or self.num_slabs)
+        return bool(self.released or self.delivered or self.failed or self.digests)
 
 
 class Results:
@@ -53,12 +51,6 @@ class Results:
         with self._lock:
             ours, theirs = self._outcome.digests.get(transfer_id, ((), ()))
             self._outcome.digests[transfer_id] = (ours + local, theirs + remote)
-
-    def count_slab(self, num_bytes: int) -> None:
-        """One slab of `num_bytes` was scattered."""
-        with self._lock:
-            self._outcome.num_slabs += 1
-            self._outcome.num_bytes += num_bytes
 
     def take(self) -> Outcome | None:
         """The news, or None; costs nothing when there is none."""

@@ -15,7 +15,6 @@ def test_defaults_are_valid() -> None:
     config = Config.from_sources({}, {})
     assert config == Config()
     assert config.num_slots == 32
-    assert config.quarantine_s == config.lease_s + config.peer_timeout_s
 
 
 def test_mapping_wins_over_environment_wins_over_default() -> None:

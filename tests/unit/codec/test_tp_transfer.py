@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from benchmarks.shapes import LAYOUTS, Shape, make_memory, oracle_payload
 from pdkv_connector.codec.base import KVMemory, SlabPart
 from pdkv_connector.codec.raw import RawCodec
-from pdkv_connector.layout.slabs import plan_slabs
 from pdkv_connector.layout.topology import feeds, kv_heads_of
 from pdkv_connector.layout.window import needed_tokens
+from pdkv_connector.session.messages import Want
+from pdkv_connector.session.slab_queue import SlabQueue
 from pdkv_connector.types import Span
 
 HEAD_DIM, NUM_LAYERS = 32, 3
@@ -72,10 +73,14 @@ def transfer(producers: list[Rank], consumers: list[Rank], num_heads: int, token
     for index, consumer in enumerate(consumers):
         for feed in feeds(num_heads, len(producers), index, len(consumers)):
             producer = producers[feed.producer_rank]
-            weights = [region.bytes_per_token_head * len(feed.global_heads) for region in producer.memory.regions]
-            for layers, part in plan_slabs(weights, Span(0, NUM_LAYERS), tokens, slot_bytes):
-                size = CODEC.encode(producer.memory, producer.part(layers, part, feed.global_heads), slot)
-                CODEC.decode(consumer.memory, consumer.part(layers, part, feed.global_heads), slot[:size])
+            heads = feed.global_heads
+            sizes = tuple(region.bytes_per_token_head for region in producer.memory.regions)
+            queue = SlabQueue((Want(tuple(range(NUM_LAYERS)), tokens, heads),), sizes, slot_bytes)
+            for layer in range(NUM_LAYERS):
+                queue.ready(layer, tokens)
+            while piece := queue.pop():
+                size = CODEC.encode(producer.memory, producer.part(piece.layers, piece.tokens, heads), slot)
+                CODEC.decode(consumer.memory, consumer.part(piece.layers, piece.tokens, heads), slot[:size])
 
 
 @st.composite
