@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from vllm.v1.request import Request
 
 logger = logging.getLogger(__name__)
+
+NUM_REMEMBERED = 4096
 
 
 @dataclass(slots=True)
@@ -38,6 +41,7 @@ class ConsumerScheduler:
         self._windows = windows
         self._receiving: dict[str, Receiving] = {}
         self._in_flight: dict[TransferId, str] = {}
+        self._fetched: OrderedDict[TransferId, None] = OrderedDict()
 
     def add(self, request: Request, intent: Consume | Broken) -> None:
         """A request arrived whose KV is somewhere else."""
@@ -53,8 +57,11 @@ class ConsumerScheduler:
         receiving = self._receiving.get(request.request_id)
         if receiving is None or receiving.asked:
             return 0
-        if isinstance(receiving.intent, Consume) and receiving.intent.transfer_id in self._in_flight:
-            return None
+        if isinstance(receiving.intent, Consume):
+            if receiving.intent.transfer_id in self._in_flight:
+                return None
+            if receiving.intent.transfer_id in self._fetched:
+                return 0
         return max(0, int(request.num_prompt_tokens) - 1 - num_local)
 
     def allocated(self, request: Request, blocks: KVCacheBlocks, num_external: int, plan: StepPlan) -> None:
@@ -67,6 +74,8 @@ class ConsumerScheduler:
         if isinstance(intent, Broken):
             if num_external:
                 plan.receives.append(Receive("", request.request_id, reason=intent.reason))
+            return
+        if intent.transfer_id in self._fetched:
             return
         stop = request.num_prompt_tokens - 1
         hit = stop - num_external
@@ -101,7 +110,14 @@ class ConsumerScheduler:
             receiving = self._receiving.get(request_id)
             if receiving is not None and receiving.in_flight and isinstance(receiving.intent, Consume):
                 receiving.in_flight = False
-                self._in_flight.pop(receiving.intent.transfer_id, None)
+                self._end(receiving.intent.transfer_id)
+
+    def _end(self, transfer_id: TransferId) -> None:
+        """A transfer is fetched once: siblings find its prefix cached, and compute the rest."""
+        self._in_flight.pop(transfer_id, None)
+        self._fetched[transfer_id] = None
+        if len(self._fetched) > NUM_REMEMBERED:
+            self._fetched.popitem(last=False)
 
     def digested(self, found: RankDigests) -> None:
         """Digests asked for have come."""
@@ -119,9 +135,9 @@ class ConsumerScheduler:
             return None
         transfer_id = receiving.intent.transfer_id
         if receiving.in_flight:
-            self._in_flight.pop(transfer_id, None)
+            self._end(transfer_id)
             plan.cancelled.append((transfer_id, f"decode request ended as {request.status.name}"))
-        elif not receiving.asked and transfer_id not in self._in_flight:
+        elif not receiving.asked and transfer_id not in self._in_flight and transfer_id not in self._fetched:
             nothing = tuple(Span(0, 0) for _ in self._windows)
             plan.receives.append(self._receive(request, receiving, nothing, ()))
         if receiving.digests is None:

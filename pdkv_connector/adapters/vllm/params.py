@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
+from msgspec import Meta
 
 MAX_ID_LENGTH = 256
+MAX_RANKS = 4096
 OURS = "pdkv"
 
 
@@ -47,9 +49,9 @@ class Broken:
 
 class _Ours(msgspec.Struct, forbid_unknown_fields=True):
     transfer_id: str = ""
-    endpoints: tuple[str, ...] = ()
+    endpoints: Annotated[tuple[str, ...], Meta(max_length=MAX_RANKS)] = ()
     engine_id: str = ""
-    tp_size: int = 0
+    tp_size: Annotated[int, Meta(ge=0, le=MAX_RANKS)] = 0
     pp_size: int = 1
     probe: bool = False
     digest: bool = False
@@ -87,7 +89,9 @@ def _consume(params: Mapping[str, Any], ours: _Ours) -> Consume | Broken:
             f"transfer {ours.transfer_id}: kv_transfer_params name no producer: set {OURS}.endpoints, "
             "or remote_host and remote_port"
         )
-    tp_size = ours.tp_size or int(params.get("tp_size") or 1)
+    tp_size = ours.tp_size or params.get("tp_size") or 1
+    if not isinstance(tp_size, int) or not 1 <= tp_size <= MAX_RANKS:
+        return Broken(f"transfer {ours.transfer_id}: tp_size={tp_size!r} is invalid: expected 1 to {MAX_RANKS}")
     return Consume(ours.transfer_id, str(params.get("remote_engine_id") or ""), tuple(endpoints), tp_size, ours.digest)
 
 

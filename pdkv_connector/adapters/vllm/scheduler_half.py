@@ -61,11 +61,12 @@ class SchedulerHalf:
                 self._producer.add(request, intent, self._plan)
             else:
                 self._warn_role(request, "do_remote_decode", "kv_producer")
-        elif isinstance(intent, Consume | Broken):
-            if self._is_consumer:
-                self._consumer.add(request, intent)
-            else:
-                self._warn_role(request, "do_remote_prefill", "kv_consumer")
+        elif isinstance(intent, Consume | Broken) and self._is_consumer:
+            self._consumer.add(request, intent)
+        elif isinstance(intent, Consume):
+            self._warn_role(request, "do_remote_prefill", "kv_consumer")
+        elif isinstance(intent, Broken):
+            logger.error("request %s: %s: no KV is offered", request.request_id, intent.reason)
         elif intent is None and self._is_consumer and not self._is_producer:
             self._warn_decode_only(request)
 

@@ -96,7 +96,10 @@ class WorkerHalf:
         for transfer_id in plan.finished:
             self._runtime.timeline.note("producer", "finished", transfer_id)
             events.append(ev.Finished(transfer_id))
-        events += [ev.Withdrawn(*withdrawn) for withdrawn in plan.withdrawn]
+        for transfer_id, reason, holds_blocks in plan.withdrawn:
+            if not holds_blocks:
+                self._sent.pop(transfer_id, None)
+            events.append(ev.Withdrawn(transfer_id, reason, holds_blocks))
         for receive in plan.receives:
             self._begin_receive(receive, events)
         events += [ev.Unwanted(*cancelled) for cancelled in plan.cancelled]
