@@ -65,6 +65,8 @@ def _start(
         timeline_path = plan.out_dir / f"{name}.timeline.jsonl"
         timeline_path.unlink(missing_ok=True)
         running.append(servers.start_engine(_spec(name, core, model, timeline_path), plan.out_dir))
+    # vLLM's processes spin while they wait: on two cores the decode engine would slow down the prefill it waits for.
+    running[1].step_aside()
     for server in running:
         _await(server, console, status)
     running.append(servers.start_proxy([running[0].url], [running[1].url], plan.out_dir))

@@ -25,6 +25,7 @@ from pdkv_connector.errors import EngineError
 STOP_GRACE_S = 20.0
 POLL_S = 0.2
 TAIL_BYTES = 16_384
+NICENESS = 15
 
 
 @dataclass(frozen=True)
@@ -96,6 +97,15 @@ class Server:
         with self.log_path.open("rb") as log:
             log.seek(max(0, self.log_path.stat().st_size - TAIL_BYTES))
             return "\n".join(log.read().decode("utf-8", "replace").splitlines()[-num_lines:])
+
+    def step_aside(self) -> None:
+        """Let other servers' threads go first; call it right after the start, since threads inherit it.
+
+        Where the kernel groups tasks by session, niceness counts inside a group only and the group has one of its own.
+        """
+        os.setpriority(os.PRIO_PGRP, self.pid, NICENESS)
+        with contextlib.suppress(OSError):
+            Path(f"/proc/{self.pid}/autogroup").write_text(str(NICENESS))
 
     def stop(self) -> None:
         """End the process and its children: politely, then, after a grace period, not so. May be called twice."""
