@@ -54,9 +54,13 @@ class Hands:
         return len(self._writes)
 
     def do(self, action: act.Action) -> Event | None:
-        """Carry out one action; returns what came of it at once, if anything did."""
+        """Carry out one action; returns what came of it at once, if anything did. Whatever breaks costs that action."""
         handler: Callable[[Hands, Any], Event | None] = _HANDLERS[type(action)]
-        return handler(self, action)
+        try:
+            return handler(self, action)
+        except Exception as error:
+            logger.exception("unexpected fault in %s", type(action).__name__)
+            return _broken(action, f"{type(error).__name__}: {error}")
 
     def write_ended(self, write_id: int, reason: str = "") -> Event | None:
         """Translate a transport's completion; unknown ids are of writes already given up."""
@@ -132,7 +136,11 @@ class Hands:
             tables = self._tables.of(action.key.transfer_id, layers)
             if tables is None:
                 return ev.Digested(action.key, ())
-            digests += self._mover.digest(SlabPart(layers, tables, tokens, heads))
+            try:
+                digests += self._mover.digest(SlabPart(layers, tables, tokens, heads))
+            except LayoutError as error:
+                logger.warning("transfer %s: no digest of its KV: %s", action.key.transfer_id, error)
+                return ev.Digested(action.key, ())
         self._timeline.note(action.role, "digested", action.key.transfer_id)
         return ev.Digested(action.key, tuple(digests))
 
@@ -162,6 +170,21 @@ class Hands:
         self._results.fail(action.transfer_id, action.reason)
         self._timeline.note("consumer", "failed", action.transfer_id, reason=action.reason)
         return None
+
+
+def _broken(action: act.Action, reason: str) -> Event | None:
+    """What to tell the session of a deed that broke, so that it does not wait for the outcome for ever."""
+    match action:
+        case act.Gather():
+            return ev.GatherFailed(action.key, reason)
+        case act.Write():
+            return ev.WriteFailed(action.key, reason)
+        case act.Scatter():
+            return ev.Damaged(action.key, reason)
+        case act.Digest():
+            return ev.Digested(action.key, ())
+        case _:
+            return None
 
 
 _HANDLERS: dict[type, Callable[[Hands, Any], Event | None]] = {

@@ -6,7 +6,8 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from pdkv_connector.errors import ProtocolError
 from pdkv_connector.runtime.hands import Event, Hands
@@ -26,6 +27,15 @@ TICK_S = 0.05
 TO_PRODUCER = (msg.Hello, msg.Register, msg.Ack, msg.Heartbeat, msg.Delivered)
 ENGINE_PRODUCER_EVENTS = (ev.Offered, ev.Ready, ev.Revoked, ev.Finished, ev.Withdrawn)
 PRODUCER_EVENTS = (*ENGINE_PRODUCER_EVENTS, ev.Gathered, ev.GatherFailed, ev.Written, ev.WriteFailed)
+
+
+@contextmanager
+def _costing_itself_only() -> Iterator[None]:
+    """A fault in one event is logged and costs that event: not the ones beside it, not the thread."""
+    try:
+        yield
+    except Exception:
+        logger.exception("unexpected fault in the transfer loop; carrying on")
 
 
 class Loop:
@@ -65,13 +75,11 @@ class Loop:
             self._control.wake()
 
     def run(self) -> None:
-        """Turn until `stopping`. A fault in one event is logged and costs that event, never the thread."""
+        """Turn until `stopping`."""
         while not self.stopping:
-            try:
+            progressed = False
+            with _costing_itself_only():
                 progressed = self._turn()
-            except Exception:
-                logger.exception("unexpected fault in the transfer loop; carrying on")
-                progressed = False
             if not progressed:
                 self._rest()
 
@@ -95,17 +103,19 @@ class Loop:
             self._take_one()
         for received in self._control.receive():
             progressed = True
-            peer = self._links.session_name(received.peer)
-            self._hear(ev.Heard(peer, received.instance, received.message), received.peer)
+            with _costing_itself_only():
+                peer = self._links.session_name(received.peer)
+                self._hear(ev.Heard(peer, received.instance, received.message), received.peer)
         for transport_event in self._transport.poll():
             progressed = True
-            self._transported(transport_event)
+            with _costing_itself_only():
+                self._transported(transport_event)
         self._tick()
         return progressed
 
     def _take_one(self) -> None:
         """Taking and handling are one step under the lock, so that `revoke` finds no event in between."""
-        with self.lock:
+        with self.lock, _costing_itself_only():
             if not self._inbox:
                 return
             event = self._inbox.popleft()

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
-import os
 import threading
 import uuid
 from collections.abc import Sequence
+from contextlib import ExitStack
 from typing import Any
 
 from pdkv_connector.codec.base import KVMemory
@@ -60,15 +60,14 @@ class Runtime:
         self._results = Results()
         self.mover = Mover(memory, device, facts.codecs, config.integrity)
         port = config.control_port and config.control_port + facts.pp_rank * facts.tp_size + facts.tp_rank
-        self._control = ControlPlane(self.instance, config.control_host, port)
-        try:
+        with ExitStack() as opened:
+            self._control = ControlPlane(self.instance, config.control_host, port)
+            opened.callback(self._control.close)
             self._transport = open_transport(config.transport, *_transport_options(config))
-        except Exception:
-            self._control.close()
-            raise
-        self._loop = self._assemble(config, engine_id, facts, device)
+            opened.callback(self._transport.close)
+            self._loop = self._assemble(config, engine_id, facts, device)
+            opened.pop_all()
         self._thread = threading.Thread(target=self._loop.run, name="pdkv-transfer", daemon=True)
-        self._pid = os.getpid()
 
     def _assemble(self, config: Config, engine_id: str, facts: Facts, device: str) -> Loop:
         send_ring = RingBuffer(config.num_slots, config.slot_bytes, device)
