@@ -112,7 +112,11 @@ def prompt_digest(request: Request) -> str:
 
 def succeeded(request: Request) -> bool:
     """True when a finished request computed its whole prompt; stopping at its first token counts."""
-    normal = request.status in (RequestStatus.FINISHED_STOPPED, RequestStatus.FINISHED_LENGTH_CAPPED)
+    normal = request.status in (
+        RequestStatus.FINISHED_STOPPED,
+        RequestStatus.FINISHED_LENGTH_CAPPED,
+        RequestStatus.FINISHED_REPETITION,
+    )
     return normal and request.num_computed_tokens >= request.num_prompt_tokens
 
 

@@ -85,6 +85,8 @@ class ConsumerScheduler:
         if num_external:
             receiving.in_flight = True
             self._in_flight[intent.transfer_id] = request.request_id
+        else:
+            self._end(intent.transfer_id)
 
     def _receive(
         self, request: Request, receiving: Receiving, needs: tuple[Span, ...], block_ids: tuple[list[int], ...]
@@ -119,6 +121,11 @@ class ConsumerScheduler:
         if len(self._fetched) > NUM_REMEMBERED:
             self._fetched.popitem(last=False)
 
+    def _has_sibling(self, transfer_id: TransferId) -> bool:
+        """True while some request may yet ask for this transfer, or has asked."""
+        intents = (receiving.intent for receiving in self._receiving.values())
+        return any(isinstance(intent, Consume) and intent.transfer_id == transfer_id for intent in intents)
+
     def digested(self, found: RankDigests) -> None:
         """Digests asked for have come."""
         for request_id, digests in found.by_request.items():
@@ -126,7 +133,7 @@ class ConsumerScheduler:
                 receiving.digests = digests
 
     def finish(self, request: Request, plan: StepPlan) -> dict[str, Any] | None:
-        """The engine is done with a request; one that was never scheduled still frees the producer's blocks.
+        """The engine is done with a request; a transfer that nobody asked for still frees the producer's blocks.
 
         Returns the digests, if they were asked for and have come, in the form of `kv_transfer_params`.
         """
@@ -137,7 +144,8 @@ class ConsumerScheduler:
         if receiving.in_flight:
             self._end(transfer_id)
             plan.cancelled.append((transfer_id, f"decode request ended as {request.status.name}"))
-        elif not receiving.asked and transfer_id not in self._in_flight and transfer_id not in self._fetched:
+        elif not receiving.asked and transfer_id not in self._fetched and not self._has_sibling(transfer_id):
+            self._end(transfer_id)
             nothing = tuple(Span(0, 0) for _ in self._windows)
             plan.receives.append(self._receive(request, receiving, nothing, ()))
         if receiving.digests is None:

@@ -9,9 +9,13 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-MAX_ID_LENGTH = 256
+MAX_ID_BYTES = 256
+MAX_SHOWN_CHARS = 512
 MAX_RANKS = 4096
 OURS = "pdkv"
+
+Name = Annotated[str, Meta(max_length=256)]
+NumRanks = Annotated[int, Meta(ge=0, le=MAX_RANKS)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,27 +53,37 @@ class Broken:
 
 class _Ours(msgspec.Struct, forbid_unknown_fields=True):
     transfer_id: str = ""
-    endpoints: Annotated[tuple[str, ...], Meta(max_length=MAX_RANKS)] = ()
-    engine_id: str = ""
-    tp_size: Annotated[int, Meta(ge=0, le=MAX_RANKS)] = 0
+    endpoints: Annotated[tuple[Name, ...], Meta(max_length=MAX_RANKS)] = ()
+    engine_id: Name = ""
+    tp_size: NumRanks = 0
     pp_size: int = 1
     probe: bool = False
     digest: bool = False
 
 
+class _Stock(msgspec.Struct):
+    remote_engine_id: Name | None = None
+    remote_host: Name | None = None
+    remote_port: int | None = None
+    tp_size: NumRanks | None = None
+
+
 Intent = Probe | Produce | Consume | Broken | None
 
 
-def parse(params: Mapping[str, Any] | None) -> Intent:
-    """What a request's `kv_transfer_params` ask for; None when they ask for nothing."""
+def parse(params: object) -> Intent:
+    """What a request's `kv_transfer_params`, as a client sent them, ask for; None when they ask for nothing."""
     if not params:
         return None
+    if not isinstance(params, Mapping):
+        return Broken(f"kv_transfer_params={_shown(params)} is invalid: expected an object")
     try:
         ours = msgspec.convert(params.get(OURS) or {}, _Ours)
     except msgspec.ValidationError as error:
-        return Broken(f"kv_transfer_params[{OURS!r}]={params.get(OURS)!r} is invalid: {error}")
-    if len(ours.transfer_id) > MAX_ID_LENGTH:
-        return Broken(f"transfer_id of {len(ours.transfer_id)} characters is longer than {MAX_ID_LENGTH}")
+        return Broken(f"kv_transfer_params[{OURS!r}]={_shown(params.get(OURS))} is invalid: {error}")
+    num_bytes = len(ours.transfer_id.encode(errors="replace"))
+    if num_bytes > MAX_ID_BYTES:
+        return Broken(f"transfer_id of {num_bytes} bytes is longer than {MAX_ID_BYTES}")
     if params.get("do_remote_prefill"):
         return _consume(params, ours)
     if params.get("do_remote_decode"):
@@ -83,21 +97,28 @@ def _consume(params: Mapping[str, Any], ours: _Ours) -> Consume | Broken:
             f"kv_transfer_params name no transfer: set {OURS}.transfer_id on both legs, or pass on what the prefill "
             "engine returned"
         )
-    endpoints = ours.endpoints or _stock_endpoint(params)
+    try:
+        stock = msgspec.convert(params, _Stock, strict=False)
+    except msgspec.ValidationError as error:
+        return Broken(f"transfer {ours.transfer_id}: kv_transfer_params are invalid: {error}")
+    endpoints = ours.endpoints or _stock_endpoint(stock)
     if not endpoints:
         return Broken(
             f"transfer {ours.transfer_id}: kv_transfer_params name no producer: set {OURS}.endpoints, "
             "or remote_host and remote_port"
         )
-    tp_size = ours.tp_size or params.get("tp_size") or 1
-    if not isinstance(tp_size, int) or not 1 <= tp_size <= MAX_RANKS:
-        return Broken(f"transfer {ours.transfer_id}: tp_size={tp_size!r} is invalid: expected 1 to {MAX_RANKS}")
-    return Consume(ours.transfer_id, str(params.get("remote_engine_id") or ""), tuple(endpoints), tp_size, ours.digest)
+    tp_size = ours.tp_size or stock.tp_size or 1
+    return Consume(ours.transfer_id, stock.remote_engine_id or "", endpoints, tp_size, ours.digest)
 
 
-def _stock_endpoint(params: Mapping[str, Any]) -> tuple[str, ...]:
-    host, port = params.get("remote_host"), params.get("remote_port")
-    return (f"{host}:{port}",) if host and port else ()
+def _stock_endpoint(stock: _Stock) -> tuple[str, ...]:
+    return (f"{stock.remote_host}:{stock.remote_port}",) if stock.remote_host and stock.remote_port else ()
+
+
+def _shown(value: object) -> str:
+    """What a client sent, short enough for a log line."""
+    text = repr(value)
+    return text if len(text) <= MAX_SHOWN_CHARS else text[:MAX_SHOWN_CHARS] + "..."
 
 
 def announcement(engine_id: str, endpoints: Sequence[str], tp_size: int, pp_size: int) -> dict[str, Any]:

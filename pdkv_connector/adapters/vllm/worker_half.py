@@ -97,7 +97,7 @@ class WorkerHalf:
             self._runtime.timeline.note("producer", "finished", transfer_id)
             events.append(ev.Finished(transfer_id))
         for transfer_id, reason, holds_blocks in plan.withdrawn:
-            if not holds_blocks:
+            if not holds_blocks:  # nothing will be released
                 self._sent.pop(transfer_id, None)
             events.append(ev.Withdrawn(transfer_id, reason, holds_blocks))
         for receive in plan.receives:
@@ -141,8 +141,8 @@ class WorkerHalf:
 
     def save_layer(self, layer_name: str) -> None:
         """The forward pass wrote this layer's KV (on a GPU: queued the writes on the current stream)."""
-        if self._computing:
-            layer = self._layer_index[layer_name]
+        layer = self._layer_index.get(layer_name)  # None: it reads the KV of another layer and has none of its own
+        if self._computing and layer is not None:
             self._num_saved += 1
             self._post_ready(Span(layer, layer + 1))
 

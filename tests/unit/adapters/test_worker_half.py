@@ -1,0 +1,155 @@
+"""The worker half over a real runtime: an engine's steps in, vLLM's results out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorTransferResults
+
+from pdkv_connector.adapters.vllm.step_plan import Offer, Receive, SendStep, StepPlan
+from pdkv_connector.adapters.vllm.worker_half import WorkerHalf
+from pdkv_connector.codec.base import KVMemory
+from pdkv_connector.layout.window import needed_tokens
+from pdkv_connector.types import Span
+from tests.unit.adapters.engine_objects import kv_config, vllm_config
+from tests.unit.runtime.prompts import GROUP_OF_LAYER, NUM_LAYERS, WINDOWS, Prompt
+from tests.unit.runtime.rank import Blocks, Rank, wait_until
+
+NOTHING = Span(0, 0)
+
+
+class Worker:
+    """A WorkerHalf whose runtime moves the KV of a `Rank`."""
+
+    def __init__(self, layout: str, block_size: int) -> None:
+        self.rank = Rank(layout, block_size)
+        runtime = self.rank.runtime
+        runtime.memory = KVMemory(
+            self.rank.memory.regions, tuple(torch.from_numpy(tensor) for tensor in self.rank.memory.tensors)
+        )
+        self.half = WorkerHalf(vllm_config("kv_both"), kv_config())
+        self.half._runtime = runtime
+        self.half._layer_index = {f"layer.{index}": index for index in range(NUM_LAYERS)}
+        self.half._groups = GROUP_OF_LAYER
+        self.found = KVConnectorTransferResults()
+
+    def step(self, plan: StepPlan, prompt: Prompt | None = None, blocks: Blocks = (), hooks: bool = True) -> None:
+        """One engine step; the forward pass computes what `plan` says of `prompt`."""
+        self.half.before_blocks_change(plan)
+        self.half.begin_step(plan)
+        for layer in range(NUM_LAYERS):
+            for send in plan.sends:
+                assert prompt is not None
+                self.rank.fill(layer, blocks, prompt, send.computed)
+            if hooks:
+                self.half.save_layer(f"layer.{layer}")
+                self.half.save_layer(f"reader of layer.{layer}")
+        self.half.end_step()
+
+    def results(self) -> KVConnectorTransferResults:
+        self.found = self.half.results(self.found)
+        return self.found
+
+
+@pytest.fixture
+def workers() -> Iterator[tuple[Worker, Worker]]:
+    pair = Worker("cpu_amx", 32), Worker("nhd", 16)
+    yield pair
+    for worker in pair:
+        worker.half.stop()
+
+
+def receive(prompt: Prompt, producer: Worker, blocks: Blocks, digest: bool = False) -> Receive:
+    needs = tuple(needed_tokens(prompt.num_tokens - 1, 0, window) for window in WINDOWS)
+    where = (producer.rank.runtime.endpoint,)
+    return Receive(prompt.transfer_id, "d", "", where, 1, prompt.num_tokens, prompt.digest, needs, blocks, digest)
+
+
+def offer(prompt: Prompt) -> Offer:
+    return Offer(prompt.transfer_id, "p", prompt.num_tokens, prompt.digest)
+
+
+@pytest.mark.parametrize("hooks", [True, False], ids=["by layer", "at the end of the step"])
+def test_steps_in_results_out(workers: tuple[Worker, Worker], hooks: bool) -> None:
+    producer, consumer = workers
+    prompt = Prompt(100)
+    theirs, ours = consumer.rank.allocate(100), producer.rank.allocate(100)
+    consumer.step(StepPlan(receives=[receive(prompt, producer, theirs, digest=True)]))
+    half = tuple(group[:2] for group in ours), tuple(group[2:] for group in ours)
+    first = SendStep(prompt.transfer_id, NOTHING, Span(0, 64), half[0])
+    producer.step(StepPlan(offers=[offer(prompt)], sends=[first]), prompt, ours, hooks)
+    producer.step(StepPlan(sends=[SendStep(prompt.transfer_id, NOTHING, Span(64, 100), half[1])]), prompt, ours, hooks)
+    producer.step(StepPlan(finished=[prompt.transfer_id]))
+    wait_until(lambda: "d" in consumer.results().finished_recving, "receive")
+    wait_until(lambda: "p" in producer.results().finished_sending, "release")
+    assert consumer.found.failed_recving == set()
+    for layer, group in enumerate(GROUP_OF_LAYER):
+        tokens = needed_tokens(99, 0, WINDOWS[group])
+        assert (consumer.rank.elements(layer, theirs, tokens) == prompt.kv(layer, tokens)).all()
+    wait_until(lambda: bool(consumer.results() and consumer.half._digests), "digests")
+    digests = consumer.half.take_digests()
+    assert digests is not None
+    assert digests.by_request["d"][0] == digests.by_request["d"][1] != ()
+    assert consumer.half.take_digests() is None
+
+
+def test_a_layer_is_not_sent_before_its_hook(workers: tuple[Worker, Worker]) -> None:
+    producer, consumer = workers
+    prompt = Prompt(64)
+    theirs, ours = consumer.rank.allocate(64), producer.rank.allocate(64)
+    consumer.step(StepPlan(receives=[receive(prompt, producer, theirs)]))
+    send = SendStep(prompt.transfer_id, NOTHING, Span(0, 64), ours)
+    producer.half.begin_step(StepPlan(offers=[offer(prompt)], sends=[send]))
+    producer.rank.fill(0, ours, prompt, Span(0, 64))
+    producer.half.save_layer("layer.0")
+    consumer.rank.wait_slabs(63 * 256 // 4096)
+    assert [bool(consumer.rank.num_changed(layer)) for layer in range(NUM_LAYERS)] == [True, False, False, False]
+
+
+def test_what_cannot_be_received_is_reported_as_failed(workers: tuple[Worker, Worker]) -> None:
+    producer, consumer = workers
+    prompt = Prompt(64)
+    wanted = receive(prompt, producer, consumer.rank.allocate(64))
+    consumer.step(StepPlan(receives=[wanted, Receive("", "broken", reason="names no transfer")]))
+    consumer.results()
+    assert (consumer.found.finished_recving, consumer.found.failed_recving) == ({"broken"}, {"broken"})
+    consumer.step(StepPlan(cancelled=[(prompt.transfer_id, "aborted")]))
+    wait_until(lambda: "d" in consumer.results().finished_recving, "failure")
+    assert consumer.found.failed_recving == {"broken", "d"}
+
+
+def test_case_c02_a_request_that_fetched_nothing_is_released_all_the_same(workers: tuple[Worker, Worker]) -> None:
+    producer, consumer = workers
+    prompt = Prompt(64)
+    ours = producer.rank.allocate(64)
+    send = SendStep(prompt.transfer_id, NOTHING, Span(0, 64), ours)
+    producer.step(StepPlan(offers=[offer(prompt)], sends=[send]), prompt, ours)
+    producer.step(StepPlan(finished=[prompt.transfer_id]))
+    nothing = receive(prompt, producer, ())
+    nothing.needs = (NOTHING, NOTHING)
+    consumer.step(StepPlan(receives=[nothing]))
+    wait_until(lambda: "p" in producer.results().finished_sending, "release")
+    consumer.results()
+    assert consumer.found.finished_recving == set()
+
+
+def test_a_prefill_request_aborted_in_the_queue_leaves_nothing_behind(workers: tuple[Worker, Worker]) -> None:
+    producer, _ = workers
+    prompt = Prompt(64)
+    producer.step(StepPlan(offers=[offer(prompt)]))
+    producer.step(StepPlan(withdrawn=[(prompt.transfer_id, "aborted", False)]))
+    assert producer.half._sent == {}
+    assert producer.results().finished_sending == set()
+
+
+def test_stopping_twice_or_unregistered(workers: tuple[Worker, Worker]) -> None:
+    workers[0].half.stop()
+    workers[0].half.stop()
+    idle = WorkerHalf(vllm_config("kv_both"), kv_config())
+    idle.begin_step(StepPlan())
+    idle.end_step()
+    assert idle.endpoint is None
+    assert idle.results(KVConnectorTransferResults()) == KVConnectorTransferResults()
+    idle.stop()
