@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import importlib.util
 import logging
+import signal
 import socket
 import sys
 from collections.abc import Sequence
@@ -42,9 +43,17 @@ async def _serve(config: ProxyConfig, listening: socket.socket) -> None:
         await web.SockSite(runner, listening).start()
         order = "prefill, then decode" if config.sequential else "prefill and decode at once"
         logging.getLogger(__name__).info("listening on http://%s:%d (%s)", *listening.getsockname()[:2], order)
-        await asyncio.Event().wait()
+        await _told_to_stop()
     finally:
         await runner.cleanup()
+
+
+async def _told_to_stop() -> None:
+    """Wait for SIGINT or SIGTERM, also where a shell started us in the background and had SIGINT ignored."""
+    stop = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    await stop.wait()
 
 
 def _listening_socket(host: str, port: int) -> socket.socket:

@@ -13,7 +13,7 @@ from pdkv_connector.session.producer_book import ProducerBook
 from pdkv_connector.session.producer_desk import ConsumerDesk
 from pdkv_connector.session.producer_transfer import ProducerTransfer
 from pdkv_connector.session.timing import Timing
-from pdkv_connector.types import PeerId, TransferId
+from pdkv_connector.types import TransferId
 
 
 class ProducerSession:
@@ -51,11 +51,6 @@ class ProducerSession:
         """Let time pass: expire leases."""
         for transfer in list(self.transfers.values()):
             self.book.expire(transfer, now)
-        return self._flush()
-
-    def lose_peer(self, peer: PeerId, reason: str) -> list[Action]:
-        """The runtime knows that a consumer process is gone."""
-        self.book.lose_peer(peer, reason)
         return self._flush()
 
     def _flush(self) -> list[Action]:

@@ -88,7 +88,8 @@ class World:
         """The runtimes see the broken connection before any timer does."""
         consumer, producer = self.decode.ranks[cut.consumer], self.producers[cut.producer]
         self.decode.unreachable(consumer, self.endpoint(cut.producer))
-        producer.carry_out(producer.session.lose_peer(consumer.peer_id, "connection lost"))
+        producer.session.book.lose_peer(consumer.peer_id, "connection lost")
+        producer.carry_out(producer.session.tick(self.loop.now))
 
     def _tick(self) -> None:
         now = self.loop.now

@@ -8,6 +8,7 @@ import subprocess
 import sys
 
 import aiohttp
+import pytest
 
 from tests.unit.proxy.stub_engine import StubEngine
 
@@ -29,7 +30,8 @@ def test_a_taken_port_and_a_bad_url_are_one_line_each() -> None:
     assert "'127.0.0.1:1'" in _fails_with("--prefill", "127.0.0.1:1", "--decode", "http://127.0.0.1:2")
 
 
-def test_it_serves_says_where_and_stops_on_interrupt() -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_it_serves_says_where_and_stops_when_told(number: signal.Signals) -> None:
     async def scenario() -> None:
         async with StubEngine("prefill").running() as p, StubEngine("decode").running() as d:
             process = await asyncio.create_subprocess_exec(
@@ -42,7 +44,7 @@ def test_it_serves_says_where_and_stops_on_interrupt() -> None:
                         pass
                     async with aiohttp.request("POST", at[1] + "/v1/completions", json={"prompt": "x"}) as response:
                         assert response.status == 200
-                    process.send_signal(signal.SIGINT)
+                    process.send_signal(number)
                     assert await process.wait() == 0
             finally:
                 if process.returncode is None:
