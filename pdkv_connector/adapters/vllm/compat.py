@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
+import torch
 from vllm.v1.kv_cache_interface import (
     AttentionSpec,
     ChunkedLocalAttentionSpec,
@@ -99,10 +100,17 @@ def model_digest(config: VllmConfig) -> str:
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
+def splits_batches(config: VllmConfig) -> bool:
+    """True when a step may run as micro-batches, each of which calls a layer's save hook with its part only."""
+    return bool(getattr(config.parallel_config, "use_ubatching", False))
+
+
 def prompt_digest(request: Request) -> str:
-    """Digest of all that determines a prompt's KV: tokens, multimodal inputs, adapter."""
+    """Digest of all that determines a prompt's KV: tokens, embeddings, multimodal inputs, adapter."""
     digest = hashlib.blake2b(digest_size=16)
     digest.update(array.array("i", request.prompt_token_ids or ()).tobytes())
+    if request.prompt_embeds is not None:
+        digest.update(request.prompt_embeds.detach().cpu().contiguous().view(torch.uint8).numpy())
     for feature in request.mm_features or ():
         digest.update(f"|{feature.identifier}".encode())
     if request.lora_request is not None:

@@ -27,12 +27,22 @@ class Offer:
 
 @dataclass(slots=True)
 class SendStep:
-    """One step of a sent request: `cached` KV is in the blocks already, `computed` will be when this step has run."""
+    """One step of a sent request: `computed` is what it computes itself, `cached` the prefix that it found."""
 
     transfer_id: TransferId
     cached: Span
     computed: Span
     new_blocks: Blocks
+
+    @property
+    def ready(self) -> Span:
+        """Tokens whose KV is in the blocks once this step has run, and not before.
+
+        A prefix counts as cached as soon as it is scheduled: another request may be computing it in this very step.
+        """
+        if self.cached and self.computed:
+            return Span(self.cached.start, self.computed.stop)
+        return self.cached or self.computed
 
 
 @dataclass(slots=True)

@@ -11,7 +11,7 @@ import torch
 
 from pdkv_connector.adapters.vllm import compat
 from pdkv_connector.adapters.vllm.kv_memory import describe, facts_of, groups_of
-from pdkv_connector.adapters.vllm.step_plan import RankDigests, RankEndpoint, Receive, StepPlan
+from pdkv_connector.adapters.vllm.step_plan import RankDigests, RankEndpoint, Receive, SendStep, StepPlan
 from pdkv_connector.config import Config
 from pdkv_connector.errors import EngineError
 from pdkv_connector.runtime.hands import Event
@@ -40,8 +40,9 @@ class WorkerHalf:
         self._runtime: Runtime | None = None
         self._layer_index: dict[str, int] = {}
         self._groups: tuple[int, ...] = ()
-        self._computing: list[tuple[TransferId, Span]] = []
-        self._num_saved = 0
+        self._by_layer = not compat.splits_batches(vllm_config)
+        self._sends: list[SendStep] = []
+        self._saved: set[int] = set()
         self._step_started_s = 0.0
         self._sent: dict[TransferId, str] = {}
         self._received: dict[TransferId, str] = {}
@@ -83,8 +84,8 @@ class WorkerHalf:
 
     def begin_step(self, plan: StepPlan) -> None:
         """Post the step's news before the forward pass, so that nothing waits for it."""
-        self._computing = []
-        self._num_saved = 0
+        self._sends = []
+        self._saved = set()
         if self._runtime is None:
             return
         events: list[Event] = []
@@ -92,7 +93,7 @@ class WorkerHalf:
             self._sent[offer.transfer_id] = offer.request_id
             self._runtime.timeline.note("producer", "queued", offer.transfer_id)
             events.append(ev.Offered(offer.transfer_id, offer.num_prompt_tokens, offer.prompt_digest))
-        self._begin_sends(plan, events)
+        self._begin_sends(plan)
         for transfer_id in plan.finished:
             self._runtime.timeline.note("producer", "finished", transfer_id)
             events.append(ev.Finished(transfer_id))
@@ -106,15 +107,11 @@ class WorkerHalf:
         if events:
             self._runtime.post(events)
 
-    def _begin_sends(self, plan: StepPlan, events: list[Event]) -> None:
+    def _begin_sends(self, plan: StepPlan) -> None:
         self._step_started_s = time.time()
-        every_layer = Span(0, len(self._layer_index))
+        self._sends = plan.sends
         for send in plan.sends:
             self.runtime.tables.extend(send.transfer_id, send.new_blocks)
-            if send.cached:
-                events.append(ev.Ready(send.transfer_id, every_layer, send.cached))
-            if send.computed:
-                self._computing.append((send.transfer_id, send.computed))
 
     def _begin_receive(self, receive: Receive, events: list[Event]) -> None:
         if receive.reason:
@@ -142,25 +139,26 @@ class WorkerHalf:
     def save_layer(self, layer_name: str) -> None:
         """The forward pass wrote this layer's KV (on a GPU: queued the writes on the current stream)."""
         layer = self._layer_index.get(layer_name)  # None: it reads the KV of another layer and has none of its own
-        if self._computing and layer is not None:
-            self._num_saved += 1
+        if self._sends and self._by_layer and layer is not None:
+            self._saved.add(layer)
             self._post_ready(Span(layer, layer + 1))
 
     def end_step(self) -> None:
         """The step is over. Layers without a save hook of their own are ready now too."""
-        if not self._computing:
+        if not self._sends:
             return
-        if self._num_saved < len(self._layer_index):
+        if len(self._saved) < len(self._layer_index):
             self._post_ready(Span(0, len(self._layer_index)))
-        for transfer_id, tokens in self._computing:
-            self.runtime.timeline.note(
-                "producer", "chunk", transfer_id,
-                tokens=[tokens.start, tokens.stop], t_start=self._step_started_s, t_stop=time.time(),
-            )  # fmt: skip
-        self._computing = []
+        for send in self._sends:
+            if tokens := send.computed:
+                self.runtime.timeline.note(
+                    "producer", "chunk", send.transfer_id,
+                    tokens=[tokens.start, tokens.stop], t_start=self._step_started_s, t_stop=time.time(),
+                )  # fmt: skip
+        self._sends = []
 
     def _post_ready(self, layers: Span) -> None:
-        events = [ev.Ready(transfer_id, layers, tokens) for transfer_id, tokens in self._computing]
+        events = [ev.Ready(send.transfer_id, layers, send.ready) for send in self._sends]
         self.runtime.post(events, after=_stream_event(self.runtime.memory.tensors[layers.start]))
 
     def results(self, found: KVConnectorTransferResults) -> KVConnectorTransferResults:
