@@ -75,7 +75,7 @@ class ConsumerScheduler:
             if num_external:
                 plan.receives.append(Receive("", request.request_id, reason=intent.reason))
             return
-        if intent.transfer_id in self._fetched:
+        if intent.transfer_id in self._fetched or intent.transfer_id in self._in_flight:
             return
         stop = request.num_prompt_tokens - 1
         hit = stop - num_external

@@ -45,11 +45,12 @@ class ProducerScheduler:
     def add(self, request: Request, intent: Produce, plan: StepPlan) -> None:
         """A request arrived that a consumer will ask for."""
         transfer_id = intent.transfer_id or uuid.uuid4().hex
-        if transfer_id in self._by_transfer:
+        withdrawn = any(transfer_id == ending for ending, _, _ in plan.withdrawn)  # the workers have yet to hear of it
+        if withdrawn or transfer_id in self._by_transfer:
             logger.error(
                 "request %s names transfer %s, which request %s is using: its KV will not be offered. "
                 "Routers must choose a new transfer_id for every request",
-                request.request_id, transfer_id, self._by_transfer[transfer_id],
+                request.request_id, transfer_id, self._by_transfer.get(transfer_id, "(ended)"),
             )  # fmt: skip
             return
         self._sending[request.request_id] = Sending(transfer_id, request)
@@ -62,7 +63,8 @@ class ProducerScheduler:
         """Note which tokens of which tracked request this step computes, and which requests lost their blocks."""
         if not self._sending:
             return
-        self._note_preempted(plan)
+        for tracked in self._sending.values():
+            _note_preempted(tracked, plan)
         for new in output.scheduled_new_reqs:
             if sending := self._sending.get(new.req_id):
                 self._add_step(sending, new.num_computed_tokens, new.block_ids, output, plan)
@@ -71,14 +73,6 @@ class ProducerScheduler:
             if sending := self._sending.get(request_id):
                 blocks = cached.new_block_ids[index] or ()
                 self._add_step(sending, cached.num_computed_tokens[index], blocks, output, plan)
-
-    def _note_preempted(self, plan: StepPlan) -> None:
-        """Counted, not read from the status: a request can be preempted and resumed before the next plan is built."""
-        for sending in self._sending.values():
-            if sending.request.num_preemptions != sending.num_preemptions:
-                sending.num_preemptions = sending.request.num_preemptions
-                sending.started = sending.pinned = False
-                plan.revoked.append(sending.transfer_id)
 
     def _add_step(
         self,
@@ -129,6 +123,7 @@ class ProducerScheduler:
         sending = self._sending.pop(request.request_id, None)
         if sending is None:
             return False, None
+        _note_preempted(sending, plan)
         transfer_id = sending.transfer_id
         if compat.succeeded(request):
             plan.finished.append(transfer_id)
@@ -146,3 +141,11 @@ class ProducerScheduler:
         gone = [transfer for transfer, request_id in self._by_transfer.items() if request_id in request_ids]
         for transfer in gone:
             del self._by_transfer[transfer]
+
+
+def _note_preempted(sending: Sending, plan: StepPlan) -> None:
+    """Counted, not read from the status: a request can be preempted and resumed before the next plan is built."""
+    if sending.request.num_preemptions != sending.num_preemptions:
+        sending.num_preemptions = sending.request.num_preemptions
+        sending.started = sending.pinned = False
+        plan.revoked.append(sending.transfer_id)
