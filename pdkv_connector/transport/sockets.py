@@ -56,12 +56,14 @@ def join_endpoint(host: str, port: int) -> str:
 
 def open_dealer(context: zmq.Context[zmq.Socket[bytes]], identity: bytes, endpoint: str) -> zmq.Socket[bytes]:
     """A DEALER that connects to `endpoint` in the background and keeps reconnecting."""
-    dealer = _open(context, zmq.DEALER)
-    dealer.setsockopt(zmq.IDENTITY, identity)
+    dealer = None
     try:
+        dealer = _open(context, zmq.DEALER)  # fails too, when this process has no socket left
+        dealer.setsockopt(zmq.IDENTITY, identity)
         dealer.connect(f"tcp://{endpoint}")
     except zmq.ZMQError as error:
-        dealer.close()
+        if dealer is not None:
+            dealer.close()
         raise TransportError(f"cannot dial {endpoint!r}: {error}") from error
     return dealer
 
