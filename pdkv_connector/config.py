@@ -17,6 +17,7 @@ from msgspec import Meta
 from pdkv_connector.errors import ConfigError
 
 ENV_PREFIX = "PDKV_"
+WILDCARDS = ("0.0.0.0", "::", "*")  # noqa: S104 - refused, not bound
 RESERVED_ENV_PREFIX = "PDKV_TEST_"
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 
@@ -186,6 +187,11 @@ def _parse(field: _Field, text: str) -> object:
 
 
 def _check_combinations(config: Config) -> None:
+    if config.control_host in WILDCARDS:
+        raise ConfigError(
+            f"control_host={config.control_host!r} is announced to other engines as it stands, and none can dial it: "
+            "set the address of the interface they reach this machine by"
+        )
     if config.ring_bytes < 2 * config.slot_bytes:
         raise ConfigError(
             f"ring_bytes={config.ring_bytes} holds fewer than 2 slots of slot_bytes={config.slot_bytes}: "

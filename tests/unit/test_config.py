@@ -106,3 +106,9 @@ def test_every_setting_is_described() -> None:
 def test_every_default_passes_its_own_bounds() -> None:
     for field in FIELDS.values():
         assert msgspec.convert(field.default, field.type) == field.default
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "*"])
+def test_a_wildcard_address_is_refused(host: str) -> None:
+    with pytest.raises(ConfigError, match=r"control_host=.* is announced .* set the address"):
+        Config.from_sources({"control_host": host}, {})
