@@ -19,11 +19,11 @@ from pdkv_connector.session.consumer import ConsumerSession
 from pdkv_connector.session.producer import ProducerSession
 from pdkv_connector.transport.base import Notified, Transport, TransportEvent, WriteDone, WriteFailed
 from pdkv_connector.transport.control import ControlPlane
-from pdkv_connector.types import TransferId
 
 logger = logging.getLogger(__name__)
 
 TICK_S = 0.05
+CHECK_S = 0.1
 TO_PRODUCER = (msg.Hello, msg.Register, msg.Ack, msg.Heartbeat, msg.Delivered)
 ENGINE_PRODUCER_EVENTS = (ev.Offered, ev.Ready, ev.Revoked, ev.Finished, ev.Withdrawn)
 PRODUCER_EVENTS = (*ENGINE_PRODUCER_EVENTS, ev.Gathered, ev.GatherFailed, ev.Written, ev.WriteFailed)
@@ -62,6 +62,7 @@ class Loop:
         self._next_tick = 0.0
         self.lock = threading.RLock()
         self._dozing = False
+        self._ended = False
         self.stopping = False
 
     def post(self, event: Event | Callable[[], None]) -> None:
@@ -82,6 +83,7 @@ class Loop:
                 progressed = self._turn()
             if not progressed:
                 self._rest()
+        self._ended = True
 
     def _rest(self) -> None:
         if self._busy:
@@ -114,22 +116,30 @@ class Loop:
         return progressed
 
     def _take_one(self) -> None:
-        """Taking and handling are one step under the lock, so that `revoke` finds no event in between."""
         with self.lock, _costing_itself_only():
-            if not self._inbox:
-                return
             event = self._inbox.popleft()
             if callable(event):
                 event()
             else:
                 self.handle(event)
 
-    def revoke(self, transfer_id: TransferId) -> None:
-        """Stop reading a preempted request's blocks; what the engine said before is handled before. Any thread."""
-        with self.lock:
-            while self._inbox:
-                self._take_one()
-            self.handle(ev.Revoked(transfer_id))
+    def call(self, deed: Callable[[], None]) -> None:
+        """Have a call made after all that was posted before; returns once it is made. For any other thread.
+
+        Sockets and transports are used by the loop's thread alone: it is waited for, never stood in for.
+        """
+        made = threading.Event()
+
+        def make() -> None:
+            try:
+                deed()
+            finally:
+                made.set()
+
+        self.post(make)
+        self._control.wake()
+        while not self._ended and not made.wait(CHECK_S):
+            continue
 
     def _tick(self) -> None:
         now = time.monotonic()

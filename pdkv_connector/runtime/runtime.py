@@ -18,6 +18,7 @@ from pdkv_connector.runtime.loop import Loop
 from pdkv_connector.runtime.mover import Mover
 from pdkv_connector.runtime.results import Outcome, Results
 from pdkv_connector.runtime.ring_buffer import RingBuffer
+from pdkv_connector.session import events as ev
 from pdkv_connector.session.consumer import ConsumerSession
 from pdkv_connector.session.messages import Facts, RingSpec
 from pdkv_connector.session.producer import ProducerSession
@@ -105,10 +106,13 @@ class Runtime:
 
     def revoke(self, transfer_ids: Sequence[TransferId]) -> None:
         """The engine preempted these requests: when this returns, nothing reads their blocks any more."""
-        with self._loop.lock:
+
+        def revoke_all() -> None:
             for transfer_id in transfer_ids:
-                self._loop.revoke(transfer_id)
                 self.tables.drop(transfer_id)
+                self._loop.handle(ev.Revoked(transfer_id))
+
+        self._loop.call(revoke_all)
 
     def expire(self, transfer_id: TransferId, group: int, num_blocks: int) -> None:
         """The engine freed the first blocks of a sliding-window group: when this returns, nothing reads them."""

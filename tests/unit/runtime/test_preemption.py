@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+
+from pdkv_connector.session.messages import Message
 from pdkv_connector.types import Span
 from tests.unit.runtime.prompts import NUM_LAYERS, Prompt
 from tests.unit.runtime.rank import chunks
@@ -70,3 +73,30 @@ def test_a_block_that_is_not_needed_may_go(prefill: Prefill, decode: Decode) -> 
     decode.want(prompt, prefill)
     decode.rank.wait_delivered(prompt)
     assert decode.faults() == []
+
+
+def test_only_the_transfer_thread_touches_sockets(prefill: Prefill, decode: Decode) -> None:
+    """A socket used by two threads at once ends the process; preemption comes from the engine's."""
+    control, users = prefill.rank.runtime._control, set()
+    send = control.send
+
+    def noted(peer: str, message: Message) -> bool:
+        users.add(threading.current_thread().name)
+        return send(peer, message)
+
+    control.send = noted  # type: ignore[method-assign]
+    prompt = Prompt(2 * CHUNK_TOKENS)
+    decode.want(prompt, prefill)
+    prefill.offer(prompt)
+    for _ in range(20):
+        prefill.compute(prompt, Span(0, CHUNK_TOKENS))
+        prefill.preempt(prompt)
+    prefill.run(prompt)
+    decode.rank.wait_delivered(prompt)
+    assert decode.faults() == []
+    assert users == {"pdkv-transfer"}
+
+
+def test_a_preemption_after_the_end_waits_for_nobody(prefill: Prefill) -> None:
+    prefill.rank.runtime.stop()
+    prefill.rank.runtime.revoke(["t"])
