@@ -106,7 +106,7 @@ class SchedulerHalf:
     ) -> tuple[bool, dict[str, Any] | None]:
         """See SupportsHMA.request_finished_all_groups."""
         if isinstance(parse(request.kv_transfer_params), Probe):
-            return False, self._announced
+            return False, dict(self._announced)  # vLLM adds to it
         digests = self._consumer.finish(request, self._plan)
         held, params = self._producer.finish(request, block_ids, self._announced, self._plan)
         return held, params or digests
