@@ -86,6 +86,7 @@ class Hands:
 
     def _forget(self, action: act.Forget) -> Event | None:
         self._transport.disconnect(action.peer)
+        self._links.hang_up(action.peer)
         return None
 
     def _gather(self, action: act.Gather) -> Event | None:

@@ -36,6 +36,13 @@ class Links:
             return str(error)
         return ""
 
+    def hang_up(self, peer: PeerId) -> None:
+        """Close the connection dialled to `peer`; an inbound one is its dialler's to close."""
+        dialled = self._dialled.pop(peer, None)
+        if dialled is not None:
+            self._endpoint_of.pop(dialled, None)
+            self._control.hang_up(dialled)
+
     def _control_name(self, peer: PeerId) -> PeerId:
         if peer.startswith(INBOUND):
             return peer

@@ -43,7 +43,7 @@ class Connect:
 
 @dataclass(frozen=True, slots=True)
 class Forget:
-    """Drop the transport's connection to `peer`: it is gone or was replaced."""
+    """Drop all connections to `peer`: it is gone, was replaced, or has been silent for long."""
 
     peer: PeerId
 

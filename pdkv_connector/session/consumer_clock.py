@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from pdkv_connector.session import messages as msg
+from pdkv_connector.session.actions import Forget
 from pdkv_connector.session.consumer_book import ConsumerBook
 from pdkv_connector.session.consumer_leg import ConsumerLeg
 from pdkv_connector.session.consumer_peer import ConsumerPeer
 from pdkv_connector.session.consumer_transfer import ConsumerTransfer
+from pdkv_connector.session.timing import FORGET_S
 from pdkv_connector.types import PeerId
 
 MAX_BEATS = 4096
@@ -33,6 +35,9 @@ class ConsumerClock:
             if peer.greeting and (peer.endpoint in waiting or peer.endpoint in leaving):
                 self._greet(peer, now)
             self._tick_peer(peer, waiting.get(peer.endpoint, []), now)
+            if peer.endpoint not in waiting and peer.endpoint not in leaving and now - peer.heard_at > FORGET_S:
+                del self.book.peers[peer.endpoint]
+                self.book.actions.append(Forget(peer.endpoint))
 
     def _tick_leg(self, transfer: ConsumerTransfer, leg: ConsumerLeg, now: float) -> None:
         if not transfer.open or leg.complete:

@@ -48,9 +48,10 @@ class ProducerSession:
         return self._flush()
 
     def tick(self, now: float) -> list[Action]:
-        """Let time pass: expire leases."""
+        """Let time pass: expire leases, forget consumers that are gone."""
         for transfer in list(self.transfers.values()):
             self.book.expire(transfer, now)
+        self.desk.forget_silent(now)
         return self._flush()
 
     def _flush(self) -> list[Action]:

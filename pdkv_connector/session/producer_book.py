@@ -25,6 +25,7 @@ class ProducerBook:
         self.actions: list[Action] = []
         self.send_slots = list(range(num_slots))
         self.peers: dict[PeerId, tuple[msg.Hello, str]] = {}
+        self.heard_at: dict[PeerId, float] = {}
         self.transfers: dict[TransferId, ProducerTransfer] = {}
         self.ended: OrderedDict[TransferId, str] = OrderedDict()
         self.turn: OrderedDict[LegKey, ProducerLeg] = OrderedDict()
@@ -76,6 +77,7 @@ class ProducerBook:
     def lose_peer(self, peer: PeerId, reason: str) -> None:
         """The peer's process is gone: nothing it asked for can be delivered."""
         self.peers.pop(peer, None)
+        self.heard_at.pop(peer, None)
         self.actions.append(Forget(peer))
         for transfer in list(self.transfers.values()):
             for leg in [leg for leg in transfer.legs.values() if leg.key.peer == peer]:

@@ -15,6 +15,7 @@ from pdkv_connector.session.producer_book import ProducerBook
 from pdkv_connector.session.producer_leg import ProducerLeg
 from pdkv_connector.session.producer_transfer import ProducerTransfer
 from pdkv_connector.session.slab_queue import SlabQueue
+from pdkv_connector.session.timing import FORGET_S
 from pdkv_connector.types import PeerId, TransferId
 
 
@@ -43,6 +44,14 @@ class ConsumerDesk:
             )
         elif handler := _MESSAGES.get(type(event.message)):
             handler(self, event.peer, event.message, now)
+        if event.peer in self.book.peers:
+            self.book.heard_at[event.peer] = now
+
+    def forget_silent(self, now: float) -> None:
+        """Consumers that are gone for good leave nothing behind: a restarted one comes under a new name."""
+        silent = {peer for peer, heard_at in self.book.heard_at.items() if now - heard_at > 2 * FORGET_S}
+        for peer in silent - {key.peer for transfer in self.book.transfers.values() for key in transfer.legs}:
+            self.book.lose_peer(peer, "silent for long")
 
     def _on_hello(self, peer: PeerId, instance: str, hello: msg.Hello) -> None:
         try:

@@ -4,6 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+FORGET_S = 3600.0
+"""A peer without transfers that says nothing for this long is forgotten: its address may never come back.
+
+Producers wait twice as long, so that a consumer that is idle, not gone, leaves first and greets again when it returns.
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class Timing:

@@ -117,6 +117,7 @@ class DecodeRank:
 
 _HANDS: dict[type, Callable[[DecodeRank, Any], None]] = {
     act.Send: DecodeRank._send,
+    act.Forget: lambda _rank, _action: None,
     act.Scatter: DecodeRank._scatter,
     act.Digest: DecodeRank._digest,
     act.Verified: DecodeRank._verified,

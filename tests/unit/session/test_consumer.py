@@ -5,6 +5,7 @@ from __future__ import annotations
 from pdkv_connector.session import actions as act
 from pdkv_connector.session import events as ev
 from pdkv_connector.session import messages as msg
+from pdkv_connector.session.timing import FORGET_S
 from pdkv_connector.types import Credit, Span
 from tests.unit.session.dialogue import TIMING, Decode, of, said
 
@@ -194,3 +195,17 @@ def test_a_restart_does_not_free_slots_that_a_late_register_names() -> None:
     assert said(msg.Abort, decode.session.tick(2.0))
     decode.hear(msg.Closed("t", 1, ()), process="#2")
     assert decode.num_free == 4
+
+
+def test_a_producer_that_is_gone_leaves_nothing_behind() -> None:
+    """Every restart of a producer on a new port left its socket behind, until there were no more to be had."""
+    decode = Decode()
+    decode.want()
+    decode.welcome()
+    decode.hear(ENDED, now=10.0)
+    assert of(act.Forget, decode.session.tick(FORGET_S + 11.0)) == [], "its slot is not back yet"
+    decode.hear(msg.Closed("t", 1, ()), now=20.0)
+    assert of(act.Forget, decode.session.tick(FORGET_S + 19.0)) == []
+    assert [forget.peer for forget in of(act.Forget, decode.session.tick(FORGET_S + 21.0))] == ["P0"]
+    assert decode.session.book.peers == {}
+    assert said(msg.Hello, decode.want(now=FORGET_S + 22.0)), "and is greeted when it is back"

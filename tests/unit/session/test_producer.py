@@ -5,6 +5,7 @@ from __future__ import annotations
 from pdkv_connector.session import actions as act
 from pdkv_connector.session import events as ev
 from pdkv_connector.session import messages as msg
+from pdkv_connector.session.timing import FORGET_S
 from pdkv_connector.types import Credit, Span
 from tests.unit.session.dialogue import LEASE_OVER_S, TIMING, Prefill, hello, of, register, said
 
@@ -134,3 +135,14 @@ def test_a_consumer_that_lent_no_slot_hears_when_the_prefill_begins() -> None:
     (alive,) = said(msg.Alive, prefill.compute())
     assert [standing.state for standing in alive.standings] == [msg.ProducerState.STREAMING]
     assert not said(msg.Alive, prefill.compute())
+
+
+def test_a_consumer_that_is_gone_leaves_nothing_behind() -> None:
+    """Every restart of a consumer left its greeting and its connection behind."""
+    prefill = Prefill()
+    prefill.hear(register(), now=10.0)
+    prefill.session.tick(2 * FORGET_S + 9.0)
+    assert "D" in prefill.session.book.peers
+    assert [forget.peer for forget in of(act.Forget, prefill.session.tick(2 * FORGET_S + 11.0))] == ["D"]
+    assert (prefill.session.book.peers, prefill.session.book.heard_at) == ({}, {})
+    assert [refuse.code for refuse in said(msg.Refuse, prefill.hear(register()))] == [msg.RefuseCode.HELLO_REQUIRED]
