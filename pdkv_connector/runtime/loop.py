@@ -14,7 +14,7 @@ from pdkv_connector.runtime.hands import Event, Hands
 from pdkv_connector.runtime.links import INBOUND, Links
 from pdkv_connector.session import events as ev
 from pdkv_connector.session import messages as msg
-from pdkv_connector.session.actions import Action
+from pdkv_connector.session.actions import Action, Fail, Release
 from pdkv_connector.session.consumer import ConsumerSession
 from pdkv_connector.session.producer import ProducerSession
 from pdkv_connector.transport.base import Notified, Transport, TransportEvent, WriteDone, WriteFailed
@@ -118,10 +118,22 @@ class Loop:
     def _take_one(self) -> None:
         with self.lock, _costing_itself_only():
             event = self._inbox.popleft()
-            if callable(event):
-                event()
-            else:
-                self.handle(event)
+            try:
+                if callable(event):
+                    event()
+                else:
+                    self.handle(event)
+            except Exception:
+                self._answer_for(event)
+                raise
+
+    def _answer_for(self, event: Event | Callable[[], None]) -> None:
+        """The engine holds a request until these are answered: a fault of ours must not leave it waiting for ever."""
+        reason = "internal fault of the connector, see the log"
+        if isinstance(event, ev.Wanted):
+            self._hands.do(Fail(event.transfer_id, reason))
+        elif isinstance(event, ev.Finished):
+            self._hands.do(Release(event.transfer_id, reason))
 
     def call(self, deed: Callable[[], None]) -> None:
         """Have a call made after all that was posted before; returns once it is made. For any other thread.

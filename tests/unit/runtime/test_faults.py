@@ -8,6 +8,8 @@ import pytest
 
 from pdkv_connector.codec.base import SlabPart
 from pdkv_connector.runtime.ring_buffer import RingBuffer
+from pdkv_connector.session import consumer, producer
+from pdkv_connector.session import events as ev
 from pdkv_connector.session import messages as msg
 from pdkv_connector.transport.loopback import Fate, LoopbackTransport
 from tests.unit.runtime.conftest import OpenRank
@@ -99,3 +101,18 @@ def test_an_event_nobody_knows_costs_itself_only(prefill: Prefill, decode: Decod
     prefill.rank.runtime.revoke(["no such transfer"])
     decode.rank.wait_delivered(prompt)
     assert decode.faults() == []
+
+
+def test_a_fault_of_ours_leaves_no_request_waiting(
+    monkeypatch: pytest.MonkeyPatch, prefill: Prefill, decode: Decode
+) -> None:
+    def broken(*_: object) -> None:
+        raise RuntimeError("planted")
+
+    one, late = Prompt(40), Prompt(40)
+    for session, event in ((consumer, ev.Wanted), (producer, ev.Finished)):
+        monkeypatch.setitem(session._EVENTS, event, broken)
+    decode.want(one, prefill)
+    assert "internal fault" in decode.rank.wait_failed(one)
+    prefill.run(late)
+    prefill.rank.wait_released(late)
