@@ -124,16 +124,8 @@ class Loop:
                 else:
                     self.handle(event)
             except Exception:
-                self._answer_for(event)
+                _answer_for(self._hands, event)
                 raise
-
-    def _answer_for(self, event: Event | Callable[[], None]) -> None:
-        """The engine holds a request until these are answered: a fault of ours must not leave it waiting for ever."""
-        reason = "internal fault of the connector, see the log"
-        if isinstance(event, ev.Wanted):
-            self._hands.do(Fail(event.transfer_id, reason))
-        elif isinstance(event, ev.Finished):
-            self._hands.do(Release(event.transfer_id, reason))
 
     def call(self, deed: Callable[[], None]) -> None:
         """Have a call made after all that was posted before; returns once it is made. For any other thread.
@@ -213,3 +205,12 @@ class Loop:
             outcome = self._hands.do(queue.popleft())
             if outcome is not None:
                 queue.extend(self._feed(outcome))
+
+
+def _answer_for(hands: Hands, event: Event | Callable[[], None]) -> None:
+    """The engine holds a request until these are answered: a fault of ours must not leave it waiting for ever."""
+    reason = "internal fault of the connector, see the log"
+    if isinstance(event, ev.Wanted):
+        hands.do(Fail(event.transfer_id, reason))
+    elif isinstance(event, ev.Finished):
+        hands.do(Release(event.transfer_id, reason))
