@@ -3,6 +3,7 @@
     PdkvError
     ├── ConfigError        a setting is unknown, of the wrong type, or impossible in combination
     ├── LayoutError        KV memory does not have the shape it was said to have
+    │   └── SlabTooLarge   encoded KV does not fit the buffer it was meant for
     ├── ProtocolError      a peer sent something malformed, oversized or out of turn
     ├── HandshakeRefused   the two engines cannot share KV; names the differing fact
     ├── TransportError     bytes could not be moved: host unreachable, port taken, library missing
@@ -25,6 +26,10 @@ class ConfigError(PdkvError, ValueError):
 
 class LayoutError(PdkvError):
     """KV memory does not have the shape it was said to have."""
+
+
+class SlabTooLarge(LayoutError):
+    """Encoded KV does not fit the buffer it was meant for: fewer tokens or layers would."""
 
 
 class ProtocolError(PdkvError):
