@@ -3,7 +3,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 WORKERS ?= 2
 
-.PHONY: help env demo test test-fast test-gpu lint format bench docs wheel constraints clean
+.PHONY: help env demo test test-fast test-gpu lint format bench bench-env docs wheel constraints clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -34,7 +34,11 @@ format: env  ## rewrite files to style
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: env  ## benchmarks, 40 minutes on a quiet machine; the last needs root and iproute2
+bench-env: env
+	@$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[bench]"
+
+bench: bench-env  ## benchmarks, 45 minutes on a quiet machine; the last needs root and iproute2
+	$(BIN)/python -m benchmarks.bench_codec
 	$(BIN)/python -m benchmarks.bench_raw_codec
 	$(BIN)/python -m benchmarks.bench_transport
 	$(BIN)/python -m benchmarks.bench_step
@@ -46,7 +50,7 @@ docs: env  ## rewrite the generated parts of README.md and ARCHITECTURE.md
 wheel: env  ## build the wheel into dist/
 	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist .
 
-constraints: env  ## pin what is installed now, after the tests have passed
+constraints: bench-env  ## pin what is installed now, after the tests have passed
 	$(BIN)/python -m pip freeze --exclude-editable | sed 's/+cpu$$//' | grep -v '^triton==' > constraints.txt
 
 clean:  ## remove the environment and caches

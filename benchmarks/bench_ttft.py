@@ -18,7 +18,6 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 from benchmarks import contenders, machine, netns, report
 from benchmarks.contenders import Contender, Sample, Workload
@@ -78,11 +77,6 @@ def start(args: argparse.Namespace, link: netns.ShapedLink, folder: Path, stack:
     return entrants
 
 
-def settings(args: argparse.Namespace) -> dict[str, Any]:
-    """What a reader needs to repeat the run."""
-    return {key: str(value) if isinstance(value, Path) else value for key, value in vars(args).items()}
-
-
 def run(args: argparse.Namespace) -> list[Sample]:
     """Build the link, start the engines, measure; everything made is removed again."""
     with ExitStack() as stack:
@@ -102,7 +96,7 @@ def main() -> int:
     except netns.CannotShape as error:
         print(f"bench_ttft: {error}", file=sys.stderr)
         return EXIT_CANNOT
-    report.append_run(args.out, described, settings(args), samples)
+    report.append_run(args.out, described, report.settings(args), samples)
     title = f"{args.model} {args.dtype}, {described['cpu']}, median of {args.repeats}, commit {described['commit'][:7]}"
     report.draw(args.out.with_suffix(".png"), samples, title)
     print(report.markdown_table(samples))

