@@ -1,11 +1,11 @@
 """Seconds that disaggregation adds to the time to first token, over a shaped link between two engines.
 
-    python -m benchmarks.bench_ttft --rates 400mbit --prompts 1024 --connectors nixl pdkv --repeats 1
+    python -m benchmarks.bench_ttft --rates 400mbit --prompts 1024 --connectors nixl pdkv --codecs split --repeats 1
 
 One run measures every contender: one engine alone (`colocated`), vLLM's NixlConnector (P first, then D with P's
-answer) and this project's connector (both at once). The figure is D's first token minus P's dispatch minus P's own
-prefill of the same prompt, measured just before on the same engine. Contenders that are not being measured are
-stopped (SIGSTOP). Needs root and iproute2; exits with 2 where a link cannot be made.
+answer) and this project's connector (both at once), once with each codec. The figure is D's first token minus P's
+dispatch minus P's own prefill of the same prompt, measured just before on the same engine. Contenders that are not
+being measured are stopped (SIGSTOP). Needs root and iproute2; exits with 2 where a link cannot be made.
 """
 
 from __future__ import annotations
@@ -34,7 +34,14 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
         "--rates", nargs="+", default=["100mbit", "400mbit", netns.UNSHAPED], help="tc rates, or unshaped"
     )
     parser.add_argument("--prompts", nargs="+", type=int, default=[1024, 4096, 7680], help="prompt lengths in tokens")
-    parser.add_argument("--connectors", nargs="+", default=list(contenders.NAMES), choices=contenders.NAMES)
+    parser.add_argument("--connectors", nargs="+", default=contenders.CONNECTORS, choices=contenders.CONNECTORS)
+    parser.add_argument(
+        "--codecs",
+        nargs="+",
+        default=["raw", "split", "auto"],
+        choices=contenders.CODECS,
+        help="of pdkv, an entrant each",
+    )
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--model", default="smollm2")
     parser.add_argument("--dtype", default="bfloat16")
@@ -50,13 +57,13 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
-def measure_all(args: argparse.Namespace, entrants: list[Contender], link: netns.ShapedLink) -> Iterator[Sample]:
+def measure_all(args: argparse.Namespace, started: list[Contender], link: netns.ShapedLink) -> Iterator[Sample]:
     """Every case, repetitions outermost within a rate, so that a drift of the machine meets all contenders alike."""
     for rate in args.rates:
         link.set_rate(rate)
         for repeat in range(args.repeats):
             # Each repetition starts with another contender: none is always the first after the others.
-            for contender in entrants[repeat % len(entrants) :] + entrants[: repeat % len(entrants)]:
+            for contender in started[repeat % len(started) :] + started[: repeat % len(started)]:
                 contender.resume()
                 for num_tokens in args.prompts:
                     sample = contender.measure(rate, num_tokens, repeat)
@@ -68,13 +75,13 @@ def measure_all(args: argparse.Namespace, entrants: list[Contender], link: netns
 def start(args: argparse.Namespace, link: netns.ShapedLink, folder: Path, stack: ExitStack) -> list[Contender]:
     """Start the contenders one after the other and freeze each when it is ready."""
     workload = Workload(ensure_model(args.model), args.dtype, args.chunk, args.max_model_len, args.extra)
-    entrants = []
-    for name in args.connectors:
-        contender = Contender(name, workload, link, folder)
+    started = []
+    for entrant in contenders.entrants(args.connectors, args.codecs):
+        contender = Contender(entrant, workload, link, folder)
         stack.callback(contender.stop)
         contender.pause()
-        entrants.append(contender)
-    return entrants
+        started.append(contender)
+    return started
 
 
 def run(args: argparse.Namespace) -> list[Sample]:

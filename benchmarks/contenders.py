@@ -1,10 +1,13 @@
-"""What is compared: one engine alone, vLLM's NixlConnector, and this project's connector."""
+"""What is compared: one engine alone, vLLM's NixlConnector, and this project's connector with each codec."""
 
 from __future__ import annotations
 
+import json
 import os
 import random
-from dataclasses import asdict, dataclass
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +18,8 @@ from tests.engines.rig.process import EngineProcess
 from tests.engines.rig.spec import EngineSpec
 
 COLOCATED = "colocated"
-NAMES = (COLOCATED, "nixl", "pdkv")
+CONNECTORS = (COLOCATED, "nixl", "pdkv")
+CODECS = ("raw", "pack4", "split", "auto")
 WARM_UP_TOKENS = 256
 LOWEST_TOKEN, HIGHEST_TOKEN = 1_000, 40_000
 
@@ -32,12 +36,46 @@ class Workload:
 
 
 @dataclass(frozen=True)
+class Entrant:
+    """A connector, and where it has them, the codec it is told to use."""
+
+    connector: str
+    codec: str = ""
+
+    @property
+    def name(self) -> str:
+        """As results and tables show it: `pdkv (split)`."""
+        return f"{self.connector} ({self.codec})" if self.codec else self.connector
+
+    @property
+    def label(self) -> str:
+        """As files are called: `pdkv-split`."""
+        return f"{self.connector}-{self.codec}" if self.codec else self.connector
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """Connector settings that make it this entrant."""
+        return {"codec": self.codec} if self.codec else {}
+
+
+def entrants(connectors: Iterable[str], codecs: Iterable[str]) -> list[Entrant]:
+    """One entrant a connector, and of this project's one a codec."""
+    codecs = list(codecs)
+    return [
+        entrant
+        for connector in connectors
+        for entrant in ([Entrant("pdkv", codec) for codec in codecs] if connector == "pdkv" else [Entrant(connector)])
+    ]
+
+
+@dataclass(frozen=True)
 class Sample:
     """One measured request, times in seconds since P was given it.
 
     `own_prefill_s` is the same engine's prefill of the same prompt without any transfer, measured just before.
     `prefill_s` is P's first token in the measured request, `first_token_s` D's. `load_1m` is the machine's load average
-    just before: above 2 on a machine of 2 cores somebody else was at work, and the figure is worth little.
+    just before: above 2 on a machine of 2 cores somebody else was at work, and the figure is worth little. `slabs` is
+    the number of slabs P sent, by codec; runs made before there were codecs have none.
     """
 
     connector: str
@@ -50,6 +88,12 @@ class Sample:
     link_bytes: int
     num_computed_on_decode: int
     load_1m: float
+    slabs: dict[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def from_row(cls, row: dict[str, Any]) -> Sample:
+        """The sample of a results row; figures that follow from others are left out."""
+        return cls(**{each.name: row[each.name] for each in fields(cls) if each.name in row})
 
     @property
     def added_s(self) -> float:
@@ -72,6 +116,16 @@ def make_prompt(num_tokens: int, seed: str) -> list[int]:
     return [source.randrange(LOWEST_TOKEN, HIGHEST_TOKEN) for _ in range(num_tokens)]
 
 
+def slabs_by_codec(timeline: Path, since_bytes: int) -> dict[str, int]:
+    """Slabs posted in a producer's timeline from byte `since_bytes` on, by codec; empty where there is no timeline."""
+    if not timeline.exists():
+        return {}
+    with timeline.open("rb") as file:
+        file.seek(since_bytes)
+        events = [json.loads(line) for line in file]
+    return dict(Counter(event["codec"] for event in events if event["event"] == "posted"))
+
+
 def _first_token_s(request: Any, since: float) -> float:
     assert request.t_first_token is not None, f"{request.request} ended with {request.finish_reason} and no token"
     return float(request.t_first_token) - since
@@ -80,15 +134,18 @@ def _first_token_s(request: Any, since: float) -> float:
 class Contender:
     """Engines of one connector: one per namespace of the link, or a single one for `colocated`."""
 
-    def __init__(self, name: str, workload: Workload, link: ShapedLink, folder: Path) -> None:
-        self.name = name
+    def __init__(self, entrant: Entrant, workload: Workload, link: ShapedLink, folder: Path) -> None:
+        self.name = entrant.name
         self._link = link
-        roles = ("producer",) if name == COLOCATED else ("producer", "consumer")
+        self._timeline = _timeline(entrant, "producer", folder)
+        roles = ("producer",) if entrant.connector == COLOCATED else ("producer", "consumer")
         self._engines = [
-            EngineProcess(_spec(name, role, side, workload, link, folder), folder / f"{name}-{role}.log")
+            EngineProcess(_spec(entrant, role, side, workload, link, folder), folder / f"{entrant.label}-{role}.log")
             for side, role in enumerate(roles)
         ]
-        self._pair = EnginePair(self._engines[0], self._engines[-1], DIALECTS[name]) if len(roles) > 1 else None
+        self._pair = None
+        if len(roles) > 1:
+            self._pair = EnginePair(self._engines[0], self._engines[1], DIALECTS[entrant.connector])
 
     def pause(self) -> None:
         """Freeze the engines while another contender is measured."""
@@ -107,6 +164,7 @@ class Contender:
         own = self._engines[0].generate(prompt, 1)
         self._engines[0].reset_prefix_cache()
         before, load_1m = self._link.sent_bytes(), os.getloadavg()[0]
+        noted_bytes = self._timeline.stat().st_size if self._timeline.exists() else 0
         prefill, last = self._request(prompt)
         return Sample(
             connector=self.name,
@@ -119,6 +177,7 @@ class Contender:
             link_bytes=self._link.sent_bytes() - before,
             num_computed_on_decode=0 if last is prefill else last.num_computed,
             load_1m=load_1m,
+            slabs=slabs_by_codec(self._timeline, noted_bytes),
         )
 
     def _request(self, prompt: list[int]) -> tuple[Any, Any]:
@@ -139,15 +198,19 @@ class Contender:
             engine.stop()
 
 
-def _spec(name: str, role: str, side: int, workload: Workload, link: ShapedLink, folder: Path) -> EngineSpec:
+def _timeline(entrant: Entrant, role: str, folder: Path) -> Path:
+    return folder / f"{entrant.label}-{role}.jsonl"
+
+
+def _spec(entrant: Entrant, role: str, side: int, workload: Workload, link: ShapedLink, folder: Path) -> EngineSpec:
     host, env, config = link.hosts[side], {}, None
-    if name != COLOCATED:
-        dialect = DIALECTS[name]
-        settings = {**workload.extra, "timeline_path": str(folder / f"{name}-{role}.jsonl")}
-        config = dialect.config(f"kv_{role}", host, "fail", settings)
+    if entrant.connector != COLOCATED:
+        dialect = DIALECTS[entrant.connector]
+        timeline = {"timeline_path": str(_timeline(entrant, role, folder))}
+        config = dialect.config(f"kv_{role}", host, "fail", {**workload.extra, **entrant.settings, **timeline})
         env = {**dialect.env(host), "UCX_NET_DEVICES": link.devices[side]}
     return EngineSpec(
-        name=f"{name}-{role}",
+        name=f"{entrant.label}-{role}",
         model=workload.model,
         dtype=workload.dtype,
         kv_transfer_config=config,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,6 +25,11 @@ def append_run(path: Path, machine: dict[str, Any], settings: dict[str, Any], sa
     """Append one line: machine, settings, every repetition."""
     rows = [sample.as_row() for sample in samples]
     append_line(path, {"bench": "ttft", "machine": machine, "settings": settings, "samples": rows})
+
+
+def read_runs(path: Path) -> list[list[Sample]]:
+    """The samples of each run in a file of results, oldest run first; runs of any age."""
+    return [[Sample.from_row(row) for row in json.loads(line)["samples"]] for line in path.read_text().splitlines()]
 
 
 def append_line(path: Path, line: dict[str, Any]) -> None:
@@ -54,17 +59,27 @@ def _median(samples: list[Sample], figure: str) -> float:
 def markdown_table(samples: Iterable[Sample]) -> str:
     """Medians by case, with the range of the added seconds."""
     lines = [
-        "| Rate | Prompt | Connector | Prefill alone s | First token s | Added s | Range | Exposed s | MB sent |",
-        "| --- | ---: | --- | ---: | ---: | ---: | ---: | ---: | ---: |",
+        "| Rate | Prompt | Connector | Prefill alone s | First token s | Added s | Range | Exposed s | MB | Codec |",
+        "| --- | ---: | --- | ---: | ---: | ---: | ---: | ---: | ---: | --- |",
     ]
     for case, group in sorted(by_case(samples).items()):
         added = [sample.added_s for sample in group]
         figures = (_median(group, "own_prefill_s"), _median(group, "first_token_s"), _median(group, "added_s"))
         cells = [case.rate, str(case.num_tokens), case.connector, *(f"{figure:.2f}" for figure in figures)]
         cells += [f"{min(added):.2f} to {max(added):.2f}", f"{_median(group, 'exposed_s'):.2f}"]
-        cells += [f"{_median(group, 'link_bytes') / 1e6:.1f}"]
+        cells += [f"{_median(group, 'link_bytes') / 1e6:.1f}", codecs_used(group)]
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
+
+
+def codecs_used(samples: Iterable[Sample]) -> str:
+    """Codecs by share of the slabs: `split`, or `raw 25 %, split 75 %`; empty where none are known."""
+    slabs: Counter[str] = Counter()
+    for sample in samples:
+        slabs.update(sample.slabs)
+    if len(slabs) < 2:
+        return "".join(slabs)
+    return ", ".join(f"{codec} {100 * count / slabs.total():.0f} %" for codec, count in sorted(slabs.items()))
 
 
 def draw(path: Path, samples: list[Sample], title: str) -> None:

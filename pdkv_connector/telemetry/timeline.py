@@ -2,9 +2,9 @@
 
 One JSON object a line: `t` (unix seconds), `side` (producer or consumer), `event`, `transfer_id`, and per event:
 
-    producer   queued  chunk(tokens, t_start, t_stop)  posted(seq, layers, tokens, bytes)  written(seq)
+    producer   queued  chunk(tokens, t_start, t_stop)  posted(seq, layers, tokens, bytes, codec)  written(seq)
                finished  delivered  closed
-    consumer   registered  landed(seq, layers, tokens, bytes)  scattered(seq)  complete  failed
+    consumer   registered  landed(seq, layers, tokens, bytes, codec)  scattered(seq)  complete  failed
 
 Several producer ranks tell their slabs apart by a further field `rank`. Both sides must read the same clock: the files
 are meant for engines on one machine, or with synchronised clocks.

@@ -52,6 +52,7 @@ class TimelineWriter:
             self.note(
                 side, event, header.transfer_id,
                 seq=header.seq, want=header.want, layers=layers, tokens=tokens, bytes=header.encoded_bytes,
+                codec=header.codec,
             )  # fmt: skip
 
     def close(self) -> None:

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import netns, report
+from benchmarks import contenders, netns, report
+from benchmarks.bench_ttft import RESULTS
 from benchmarks.contenders import Sample, make_prompt
 
 BASE = Sample("nixl", "400mbit", 1024, 0, 1.0, 1.1, 1.75, 24_000_000, 1, 0.5)
@@ -29,7 +30,43 @@ def test_added_is_measured_over_the_prefill_without_transfer() -> None:
 
 def test_table_shows_median_and_range() -> None:
     row = report.markdown_table(repetitions(1.5, 9.0, 2.0)).splitlines()[-1]
-    assert row == "| 400mbit | 1024 | nixl | 1.00 | 2.00 | 1.00 | 0.50 to 8.00 | 0.90 | 24.0 |"
+    assert row == "| 400mbit | 1024 | nixl | 1.00 | 2.00 | 1.00 | 0.50 to 8.00 | 0.90 | 24.0 |  |"
+
+
+def test_every_codec_is_an_entrant_of_its_own() -> None:
+    found = contenders.entrants(["colocated", "nixl", "pdkv"], ["raw", "auto"])
+    assert [entrant.name for entrant in found] == ["colocated", "nixl", "pdkv (raw)", "pdkv (auto)"]
+    assert [entrant.label for entrant in found] == ["colocated", "nixl", "pdkv-raw", "pdkv-auto"]
+    assert [entrant.settings for entrant in found] == [{}, {}, {"codec": "raw"}, {"codec": "auto"}]
+
+
+def test_slabs_are_counted_by_codec_from_where_the_request_began(tmp_path: Path) -> None:
+    timeline = tmp_path / "producer.jsonl"
+    assert contenders.slabs_by_codec(timeline, 0) == {}
+    lines = [{"event": "posted", "codec": codec} for codec in ("raw", "split", "split")]
+    text = [json.dumps(line) + "\n" for line in [*lines, {"event": "written"}]]
+    timeline.write_text("".join(text))
+    assert contenders.slabs_by_codec(timeline, 0) == {"raw": 1, "split": 2}
+    assert contenders.slabs_by_codec(timeline, len(text[0])) == {"split": 2}
+
+
+def test_table_says_which_codec_was_used() -> None:
+    samples = [dataclasses.replace(BASE, slabs=slabs) for slabs in ({"split": 1}, {"split": 2, "raw": 1})]
+    assert report.markdown_table(samples[:1]).endswith("| split |")
+    assert report.markdown_table(samples).endswith("| raw 25 %, split 75 % |")
+
+
+def test_runs_are_read_as_written(tmp_path: Path) -> None:
+    samples = [dataclasses.replace(BASE, slabs={"split": 3}), BASE]
+    report.append_run(tmp_path / "ttft.jsonl", {}, {}, samples)
+    assert report.read_runs(tmp_path / "ttft.jsonl") == [samples]
+
+
+def test_runs_from_before_there_were_codecs_are_still_read() -> None:
+    runs = report.read_runs(RESULTS / "ttft.jsonl")
+    assert all(runs)
+    assert {sample.connector for sample in runs[0]} == {"colocated", "nixl", "pdkv"}
+    assert "| pdkv |" in report.markdown_table(runs[0])
 
 
 def test_run_keeps_every_repetition(tmp_path: Path) -> None:
