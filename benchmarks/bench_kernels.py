@@ -7,6 +7,8 @@ once. The KV is made up: normal values with a scale of their own in each channel
 blocks and compared bit by bit before anything is timed. The share of SMs that a link needs is computed, not measured:
 the KV that fills the link over the KV that all SMs code, as if rate grew with SMs. Results go to
 `benchmarks/results/kernels.jsonl`. Without a CUDA device it says so, records nothing and exits with 0.
+
+`--static` needs no GPU: it compiles the kernels for sm_90, prints machine instructions an element, and records nothing.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from benchmarks import machine
+from benchmarks import kernel_static, machine
 from benchmarks.report import append_line, settings
 from benchmarks.shapes import Shape, hnd
 from pdkv_connector.codec.base import Codec, KVMemory, SlabPart
@@ -176,6 +178,7 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--codecs", nargs="+", default=sorted(FACTORIES), choices=sorted(FACTORIES))
     parser.add_argument("--sizes", nargs="+", type=int, default=list(SIZES_MIB), help="MiB of raw KV")
     parser.add_argument("--repeats", type=int, default=20)
+    parser.add_argument("--static", action="store_true", help="count instructions instead of measuring")
     parser.add_argument("--out", type=Path, default=RESULTS / "kernels.jsonl", help="file to append to")
     return parser.parse_args(argv)
 
@@ -185,6 +188,10 @@ def main(argv: list[str] | None = None) -> int:
     import torch
 
     args = parse(argv)
+    if args.static:
+        print("Static: SASS for sm_90, each instruction counted once however often a loop runs it; not a measurement\n")
+        print(kernel_static.table([kernel_static.count(launch) for launch in kernel_static.LAUNCHES]))
+        return 0
     if not torch.cuda.is_available():
         print("bench_kernels: there is no CUDA device on this machine; nothing was measured and nothing recorded")
         return 0

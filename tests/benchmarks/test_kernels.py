@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from benchmarks import bench_kernels
+from benchmarks import bench_kernels, kernel_static
 from benchmarks.bench_kernels import MIB, Row
+from benchmarks.machine import REPOSITORY
 from pdkv_connector.codec.raw import RawCodec
 
 torch = pytest.importorskip("torch")
@@ -69,3 +74,32 @@ def test_without_a_device_it_says_so_and_records_nothing(tmp_path: Path, capsys:
     assert bench_kernels.main(["--out", str(tmp_path / "kernels.jsonl")]) == 0
     assert "no CUDA device" in capsys.readouterr().out
     assert not list(tmp_path.iterdir())
+
+
+SASS = """
+        /*0000*/                   LDC R1, c[0x0][0x28] ;
+        /*0010*/              @!P0 LDG.E.128 R4, desc[UR4][R2.64] ;
+        /*0020*/             @P1 BRA `(.L_x_0) ;
+.L_x_0:
+        /*0030*/                   EXIT ;
+        /*0040*/                   NOP;
+"""
+
+
+def test_instructions_are_counted_by_opcode() -> None:
+    opcodes = kernel_static.opcodes(SASS)
+    assert opcodes == {"LDC": 1, "LDG": 1, "BRA": 1, "EXIT": 1}
+    launch = dataclasses.replace(kernel_static.paged("gather"), num_elements=512, num_warps=4)
+    assert kernel_static.Count(launch, opcodes).per_element == 1.0
+
+
+def test_kernels_compile_and_have_instructions() -> None:
+    """In a process of its own: other tests may have turned the interpreter on, which hides the compiler."""
+    pytest.importorskip("triton")
+    command = [sys.executable, "-m", "benchmarks.bench_kernels", "--static"]
+    env = {**os.environ, "TRITON_INTERPRET": "0"}
+    run = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, env=env, timeout=110, check=False)
+    assert run.returncode == 0, run.stderr[-2000:]
+    rows = [line.split(" | ") for line in run.stdout.splitlines() if line.startswith("| ")][2:]
+    assert len(rows) == len(kernel_static.LAUNCHES)
+    assert all(int(row[1]) > 50 for row in rows)
