@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-OURS = ("split", "pack4")
-"""Contenders drawn apart from the others."""
+OURS = {"split": "black", "pack4": "dimgray"}
+"""Contenders drawn apart from the others, as stars of these colours."""
 
 
 @dataclass(frozen=True)
@@ -130,12 +130,17 @@ def draw(path: Path, rows: list[Row], title: str) -> None:
     mpl.use("Agg")
     from matplotlib import pyplot, ticker
 
+    groups = by_contender(rows)
+    others = [name for name in groups if name not in OURS]
+    styles: dict[str, dict[str, Any]] = {
+        name: {"marker": "osD^Pv<>X"[i % 9], "s": 55, "color": f"C{i % 10}", "alpha": 0.75}
+        for i, name in enumerate(others)
+    }
+    styles |= {name: {"marker": "*", "s": 200, "color": color} for name, color in OURS.items()}
     figure, axes = pyplot.subplots(1, 2, figsize=(11, 4.6), sharex=True, sharey=True)
     for axis, direction in zip(axes, ("encode", "decode"), strict=True):
-        for index, (name, group) in enumerate(by_contender(rows).items()):
-            ours = name in OURS
-            style = {"marker": "*", "s": 190} if ours else {"marker": "ovsD^P<>X"[index % 9], "s": 55}
-            axis.scatter(ratio(group), rate(group, direction), color=f"C{index % 10}", label=name, zorder=3, **style)
+        for name, group in groups.items():
+            axis.scatter(ratio(group), rate(group, direction), label=name, zorder=3, **styles[name])
         axis.set(title=direction, xlabel="ratio (mean of K and V of both models)", yscale="log")
         axis.grid(which="both", alpha=0.3)
         axis.yaxis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5)))

@@ -102,8 +102,8 @@ def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("num_tokens", [1, 256])
 def test_synthetic_slabs(num_tokens: int) -> None:
     sets = {name: kv_slabs.synthetic(name, num_tokens) for name in kv_slabs.SYNTHETIC}
-    assert {slabs.bits[0].shape for slabs in sets.values()} == {(1, 2, 3, num_tokens, 64)}
-    assert {slabs.num_bytes for slabs in sets.values()} == {16 * 2 * 3 * num_tokens * 64 * 2}
+    assert {slabs.bits[0].shape for slabs in sets.values()} == {(6, 2, 3, num_tokens, 64)}
+    assert {slabs.num_bytes for slabs in sets.values()} == {18 * 2 * 3 * num_tokens * 64 * 2}
     assert len(np.unique(sets["constant"].bits[0])) == 1
     calm, rest = (
         np.unique(part >> 7 & 0xFF).size
@@ -114,12 +114,17 @@ def test_synthetic_slabs(num_tokens: int) -> None:
 
 
 def test_slabs_tile_the_tokens_and_planes_come_apart() -> None:
-    bits = np.arange(2 * 3 * 2 * 1 * 10 * 4, dtype=np.uint16).reshape(2, 3, 2, 1, 10, 4)
+    bits = np.arange(2 * 12 * 2 * 1 * 10 * 4, dtype=np.uint16).reshape(2, 12, 2, 1, 10, 4)
     slabs = list(kv_slabs._cut(bits, 4))
-    assert len(slabs) == 2 * 3 * 2
-    assert np.array_equal(slabs[1], bits[0, :1, :, :, 4:8])
+    assert len(slabs) == 2 * 2 * 2
+    assert np.array_equal(slabs[1], bits[0, :6, :, :, 4:8])
     values = SlabSet("x", "bfloat16", tuple(slabs)).plane(1)
-    assert np.array_equal(values.bits[1], bits[0, :1, 1:, :, 4:8])
+    assert np.array_equal(values.bits[1], bits[0, :6, 1:, :, 4:8])
+
+
+def test_slabs_of_many_tokens_hold_one_layer() -> None:
+    bits = np.zeros((1, 12, 2, 1, 1024, 1), np.uint16)
+    assert [slab.shape for slab in kv_slabs._cut(bits, 1024)] == [(1, 2, 1, 1024, 1)] * 12
 
 
 def test_eight_bit_scale_maps_amax_to_half_the_largest_value_layer_by_layer() -> None:
