@@ -10,6 +10,9 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from pdkv_connector.codec.cascade import Cascade
+from pdkv_connector.codec.cascade_format import DTYPES, Section
+
 Bytes = NDArray[np.uint8]
 
 
@@ -117,16 +120,11 @@ class Ours:
 
     def __init__(self, name: str, width: int, dtype: str) -> None:
         self.name = name
-        from pdkv_connector.codec.cascade import Cascade
-        from pdkv_connector.codec.cascade_format import DTYPES
-
         self._codec, self._numbers = Cascade(width), DTYPES[dtype]
         self._out = self._back = np.empty(0, np.uint8)
-        self._sections: tuple[Any, ...] = ()
+        self._sections: tuple[Section, ...] = ()
 
     def encode(self, slab: NDArray[Any]) -> Bytes:
-        from pdkv_connector.codec.cascade_format import Section
-
         layers, planes, heads, num_tokens, num_dims = slab.shape
         self._sections = (Section(self._numbers, layers * planes * heads, num_tokens, num_dims),)
         if self._out.size != slab.nbytes:

@@ -13,22 +13,31 @@ import numpy as np
 import pytest
 
 from benchmarks import bench_codec, codec_contenders, codec_report, kv_slabs
-from benchmarks.codec_contenders import OnExponents, Peer
+from benchmarks.codec_contenders import OnExponents, Ours, Peer
 from benchmarks.codec_report import Row
 from benchmarks.kv_slabs import SlabSet
 
 ZLIB = Peer("zlib", lambda data: zlib.compress(data.tobytes(), 1), zlib.decompress)
+OURS = Ours("split", 2, "bfloat16")
 EVERY_PATTERN = SlabSet("all", "bfloat16", (np.arange(1 << 16, dtype=np.uint16).reshape(1, 2, 1, 512, 64),))
 ROW = Row("split", "a", "bfloat16", 256, 2, 3_000_000_000, 10.5, 10.0, 11.0, 12.0, (1.0, 3.0, 2.0), (0.5, 0.5, 0.5))
 OTHER = dataclasses.replace(ROW, data="b", raw_bytes=1_000_000_000, bits_k=8.0, bits_v=11.0, encode_s=(2.0,))
 BOTH = [ROW, OTHER]
 
 
-@pytest.mark.parametrize("contender", [ZLIB, OnExponents(ZLIB)])
+@pytest.mark.parametrize("contender", [ZLIB, OnExponents(ZLIB), OURS])
 def test_every_bit_pattern_comes_back(contender: codec_contenders.Contender) -> None:
     bits = bench_codec.encoded_bits(contender, EVERY_PATTERN)
     assert len(bits) == 1
     assert 0 < bits[0] <= 16
+
+
+def test_ours_takes_slabs_of_any_size_and_dtype_in_turn() -> None:
+    for dtype in kv_slabs.DTYPES:
+        contender = Ours("pack4", 4, dtype)
+        for num_tokens in (33, 1, 300):
+            bits = np.random.default_rng(1).integers(0, 90, (1, 2, 1, num_tokens, 64)).astype(kv_slabs.UNITS[dtype])
+            bench_codec.encoded_bits(contender, SlabSet("small", dtype, (bits,)))
 
 
 def flipped(payload: bytes) -> bytes:
@@ -96,6 +105,7 @@ def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(codec_contenders.FACTORIES, "absent", lambda _: importlib.import_module("no_such_package"))
     found, missing = codec_contenders.contenders("bfloat16")
     assert missing["absent"] == "No module named 'no_such_package'"
+    assert {"split", "pack4"} <= {contender.name for contender in found}
     assert "absent" not in {contender.name for contender in found}
 
 
