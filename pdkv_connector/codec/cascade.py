@@ -1,4 +1,4 @@
-"""Cascade streams: a slab in wire order to a shorter one, and back, bit for bit. kernels/README.md is the specification."""
+"""Cascade streams: a slab in wire order to a shorter one, and back, bit for bit; specified in kernels/README.md."""
 
 from __future__ import annotations
 
@@ -47,14 +47,13 @@ class _Job(NamedTuple):
 
 
 class Cascade:
-    """Codes with codes of `width` bits: 2, four levels, or 4, one level. One caller at a time; it may use `num_threads`."""
+    """Codes of `width` bits: 2, four levels, or 4, one level. One caller at a time; it may use `num_threads`."""
 
     def __init__(self, width: int, num_threads: int = 1) -> None:
         self._width = width
         self._num_threads = num_threads
         self._pool = ThreadPoolExecutor(num_threads, "pdkv-codec") if num_threads > 1 else None
         self._workspaces: dict[tuple[int, int, int], Workspace] = {}
-        self._masks = [np.zeros(16, np.uint64) for _ in range(num_threads)]
 
     def encode(self, raw: Bytes, sections: Sequence[Section], out: Bytes) -> int:
         """Write the payload of `raw` into `out`; returns its length: less than `raw`'s, or equal, and then it is `raw`.
@@ -76,7 +75,8 @@ class Cascade:
             return 0
         out[: frame.blocks_at] = 0
         jobs = list(self._jobs(raw, out, frame))
-        end = self._encode_alone(jobs, out, frame.blocks_at) if self._pool is None else self._encode_together(jobs, out, frame.blocks_at)
+        encode = self._encode_alone if self._pool is None else self._encode_together
+        end = encode(jobs, out, frame.blocks_at)
         if end < 0:
             return 0
         head = frame.head(end)
@@ -96,9 +96,9 @@ class Cascade:
         """Each thread codes into memory of its own; the results are then put one behind another."""
         assert self._pool is not None
 
-        def encode(thread: int, job: _Job) -> Bytes | None:
+        def encode(index: int, job: _Job) -> Bytes | None:
             buffer = np.empty(job.elements.nbytes + UNIT_BYTES * job.directory.size, np.uint8)
-            work = self._workspace(job.section, thread)
+            work = self._workspace(job.section, index)
             end = loops.encode_segments(*job.arguments, self._width, job.directory, job.tables, buffer, 0, work)
             return None if end < 0 else buffer[:end]
 
@@ -110,16 +110,13 @@ class Cascade:
         return at
 
     def decode(self, payload: Bytes, sections: Sequence[Section], raw: Bytes) -> None:
-        """Write the slab that `payload` stands for into `raw`, which has its length. Raises ProtocolError, naming the fault."""
+        """Write the slab that `payload` stands for into `raw`, which has its length. Raises ProtocolError."""
         if payload.size == raw.size:
             raw[:] = payload
             return
         frame = Frame(self._width, merge(sections))
         check_head(payload[: frame.directory_at].tobytes(), payload.size, frame)
-        words = np.ascontiguousarray(payload).view(np.uint32)
-        check = int(loops.check_of(words))
-        if check != int(words[loops.CHECK_WORD]):
-            raise ProtocolError(f"coded slab of {payload.size} bytes has check {check:08x}, {words[loops.CHECK_WORD]:08x} was written")
+        _check(payload)
         jobs = list(self._jobs(raw, payload, frame))
         starts = [frame.blocks_at]
         for job in jobs:
@@ -127,9 +124,9 @@ class Cascade:
         if starts[-1] != payload.size:
             raise ProtocolError(f"coded slab of {payload.size} bytes has blocks up to byte {starts[-1]}")
 
-        def decode(thread: int, job: _Job, at: int) -> tuple[int, int]:
-            work = self._workspace(job.section, thread)
-            arguments = (self._width, job.directory, job.tables, payload, at, self._masks[thread], work)
+        def decode(index: int, job: _Job, at: int) -> tuple[int, int]:
+            work = self._workspace(job.section, index)
+            arguments = (self._width, job.directory, job.tables, payload, at, work)
             result: tuple[int, int] = loops.decode_segments(*job.arguments, *arguments)
             return result
 
@@ -138,7 +135,7 @@ class Cascade:
                 raise ProtocolError(f"coded slab has {FAULTS[fault]} at byte {at}")
 
     def _spread(self, work: Any, jobs: Sequence[_Job], *more: Sequence[Any]) -> Iterator[Any]:
-        """`work(thread, job, ...)` of every job, in order; thread `i` takes job `i`, there being no more jobs than threads."""
+        """`work(index, job, ...)` of every job, in order of jobs; each index has a scratch of its own."""
         if self._pool is None:
             return (work(0, *arguments) for arguments in zip(jobs, *more, strict=False))
         return self._pool.map(work, range(len(jobs)), jobs, *more)
@@ -160,8 +157,15 @@ class Cascade:
         for start in range(0, num_segments, size):
             yield min(size, num_segments - start)
 
-    def _workspace(self, section: Section, thread: int) -> Workspace:
-        key = (section.numbers.elem_bytes, section.num_dims, thread)
+    def _workspace(self, section: Section, index: int) -> Workspace:
+        key = (section.numbers.elem_bytes, section.num_dims, index)
         if key not in self._workspaces:
             self._workspaces[key] = workspace(key[0], key[1])
         return self._workspaces[key]
+
+
+def _check(payload: Bytes) -> None:
+    words = np.ascontiguousarray(payload).view(np.uint32)
+    found, written = int(loops.check_of(words)), int(words[loops.CHECK_WORD])
+    if found != written:
+        raise ProtocolError(f"coded slab of {payload.size} bytes has check {found:08x}, {written:08x} was written")

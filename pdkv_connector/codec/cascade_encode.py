@@ -21,6 +21,7 @@ from pdkv_connector.codec.cascade_format import (
     UNIT_BYTES,
 )
 from pdkv_connector.codec.simd import (
+    Word,
     bit_mask,
     equal_mask,
     lowest_bit,
@@ -38,7 +39,7 @@ PLANE_BYTES = BLOCK_ELEMENTS // 8 + 16
 
 
 class Workspace(NamedTuple):
-    """Scratch of one thread, one element size. Bytes, except `elements` (uint of the element), `sums` and `counts`."""
+    """Scratch of one thread, one element size; `elements` are uints of that size."""
 
     elements: Array
     delta: Array
@@ -47,6 +48,7 @@ class Workspace(NamedTuple):
     planes: Array
     escapes: Array
     block: Array
+    masks: Array
     sample: Array
     sums: Array
     counts: Array
@@ -63,13 +65,14 @@ def workspace(elem_bytes: int, num_dims: int) -> Workspace:
         np.zeros((6, PLANE_BYTES), U8),
         np.zeros(BLOCK_ELEMENTS, U8),
         np.zeros(8 * BLOCK_ELEMENTS, U8),
+        np.zeros(16, U64),
         np.zeros((SAMPLE_TOKENS, (num_dims + 63) // 64 * 64), U8),
         np.zeros(num_dims, np.uint16),
         np.zeros(NUM_CANDIDATES, np.int64),
     )
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True)
 def build_table(segment: Array, shape: tuple[int, int, int], numbers: tuple[int, int], table: Array, work: Any) -> None:
     """Fill `table`, 16 bytes of codebook and `channels` bases, from a sample of `segment`.
 
@@ -100,7 +103,7 @@ def build_table(segment: Array, shape: tuple[int, int, int], numbers: tuple[int,
     _rank(counts, table)
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True)
 def _sample_exponents(segment: Array, num_dims: int, step: int, numbers: tuple[int, int], work: Any) -> None:
     """Exponents of every `step`th token, in the rows of `work.sample`."""
     flat, stride = work.sample.reshape(work.sample.size), work.sample.shape[1]
@@ -116,7 +119,7 @@ def _sample_exponents(segment: Array, num_dims: int, step: int, numbers: tuple[i
         here += stride
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True)
 def tile_base(bases: Array, tiled: Array, num_dims: int) -> None:
     """Repeat `bases`, one or `num_dims` of them, so that any block's first channel finds its run of bases."""
     if bases.size == 1:
@@ -127,16 +130,16 @@ def tile_base(bases: Array, tiled: Array, num_dims: int) -> None:
             tiled[start + c] = bases[c]
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True)
 def _count(row: Array, num_dims: int, counts: Array) -> None:
     """Count, in one token's dims, each delta from -16 to 15."""
     for at in range(0, num_dims, 64):
         active = active_mask(num_dims - at)
         for k in range(NUM_CANDIDATES):
-            counts[k] += np.int64(popcount(equal_mask(row, at, U8(k - NUM_CANDIDATES // 2)) & active))
+            counts[k] += popcount(equal_mask(row, at, U8(k - NUM_CANDIDATES // 2)) & active)
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True)
 def _rank(counts: Array, table: Array) -> None:
     """Codebook: the deltas by falling count, lower delta first among equals; 16 entries."""
     for k in range(NUM_CANDIDATES):
@@ -147,26 +150,26 @@ def _rank(counts: Array, table: Array) -> None:
             table[rank] = U8(k - NUM_CANDIDATES // 2)
 
 
-@njit(nogil=True, cache=True)
-def active_mask(count: int) -> int:
+@njit(nogil=True)
+def active_mask(count: int) -> Word:
     """Mask of the first `count` bytes, at most 64."""
     return ALL if count >= 64 else (ONE << U64(count)) - ONE
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True)
 def encode_segment(
     segment: Array, num_dims: int, numbers: tuple[int, int], width: int, codebook: Array,
     directory: Array, out: Array, at: int, work: Any,
 ) -> int:  # fmt: skip
     """Code a segment's blocks into `out` from byte `at` on; returns where they end, or -1 when they do not fit.
 
-    num_dims: elements of a token. width: bits of a code, 2 (four levels) or 4 (one level). codebook: uint8; the tiled bases
-    are in `work`. directory: uint16, an entry a block.
+    num_dims: elements of a token. width: bits of a code, 2 (four levels) or 4 (one level). codebook: uint8; the tiled
+    bases are in `work`. directory: uint16, an entry a block.
     """
     for index in range(directory.size):
         start = index * BLOCK_ELEMENTS
         block = segment[start : min(start + BLOCK_ELEMENTS, segment.size)]
-        raw_bytes = _padded(block.size * block.itemsize)
+        raw_bytes = padded_bytes(block.size * block.itemsize)
         kind, num_bytes = CONSTANT, UNIT_BYTES
         if is_constant(block):
             _put_elements(block[:1], work.block)
@@ -183,12 +186,13 @@ def encode_segment(
     return at
 
 
-@njit(nogil=True, cache=True)
-def _padded(num_bytes: int) -> int:
+@njit(nogil=True)
+def padded_bytes(num_bytes: int) -> int:
+    """The next multiple of a unit."""
     return (num_bytes + UNIT_BYTES - 1) // UNIT_BYTES * UNIT_BYTES
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True)
 def is_constant(block: Array) -> bool:
     """True when all elements have the same bits."""
     first = block[0]
@@ -200,20 +204,21 @@ def is_constant(block: Array) -> bool:
     return bool(differ == 0)
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True)
 def _put_elements(block: Array, out: Array) -> None:
     """Elements, little-endian, padded with zero bytes."""
     num_bytes = block.size * block.itemsize
-    out[num_bytes : _padded(num_bytes)] = 0
+    out[num_bytes : padded_bytes(num_bytes)] = 0
     out[:num_bytes].view(block.dtype)[:] = block
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True)
 def _code_block(
     block: Array, first_channel: int, numbers: tuple[int, int], width: int, codebook: Array, work: Any
 ) -> int:
     """One coded block in `work.block`; returns its padded length in bytes."""
-    n, low_planes = block.size, block.itemsize - 1
+    n: int = block.size
+    low_planes: int = block.itemsize - 1
     stride = (n + 63) // 64 * 64
     source = block
     if stride != n:
@@ -229,11 +234,12 @@ def _code_block(
             store_word(work.block, end + at // 8, bit_mask(work.tail, at, U8(1 << j)))
         end += stride // 8
     end = _code_pairs(n, codebook, end, work) if width == 2 else _code_nibbles(n, codebook, end, work)
-    work.block[end : _padded(end)] = 0
-    return _padded(end)
+    num_bytes: int = padded_bytes(end)
+    work.block[end:num_bytes] = 0
+    return num_bytes
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True)
 def _code_nibbles(n: int, codebook: Array, end: int, work: Any) -> int:
     """One level of 4-bit codes: four planes, then the escaped deltas."""
     stride = (n + 63) // 64 * 8
@@ -258,19 +264,19 @@ def _code_nibbles(n: int, codebook: Array, end: int, work: Any) -> int:
     return escapes
 
 
-@njit(nogil=True, cache=True)
-def _put_escapes(delta: Array, at: int, escaped: int, out: Array, end: int) -> int:
+@njit(nogil=True)
+def _put_escapes(delta: Array, at: int, escaped: Word, out: Array, end: int) -> int:
     """Append the deltas of escaped elements to `out`, in order; returns the new end."""
     while escaped:
-        out[end] = delta[at + np.int64(lowest_bit(escaped))]
+        out[end] = delta[at + lowest_bit(escaped)]
         end += 1
         escaped &= escaped - ONE
     return end
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True)
 def _code_pairs(n: int, codebook: Array, end: int, work: Any) -> int:
-    """Four levels of 2-bit codes: two planes a level, each level only for the elements that the one before passed on."""
+    """Four levels of 2-bit codes: two planes a level, each level only for the elements that the last one passed on."""
     stride = (n + 63) // 64 * 8
     low1 = high1 = low2 = high2 = low3 = high3 = ZERO
     n1 = n2 = n3 = num_escapes = 0
@@ -289,7 +295,7 @@ def _code_pairs(n: int, codebook: Array, end: int, work: Any) -> int:
             continue
         a, b = equal_mask(delta, at, c4), equal_mask(delta, at, c5)
         on2 = on1 & ~(a | b | equal_mask(delta, at, c3))
-        count = np.int64(popcount(on1))
+        count = popcount(on1)
         low1 = _append(p0, low1, n1, pack_bits(a | on2, on1), count)
         high1 = _append(p1, high1, n1, pack_bits(b | on2, on1), count)
         n1 += count
@@ -297,7 +303,7 @@ def _code_pairs(n: int, codebook: Array, end: int, work: Any) -> int:
             continue
         a, b = equal_mask(delta, at, c7), equal_mask(delta, at, c8)
         on3 = on2 & ~(a | b | equal_mask(delta, at, c6))
-        count = np.int64(popcount(on2))
+        count = popcount(on2)
         low2 = _append(p2, low2, n2, pack_bits(a | on3, on2), count)
         high2 = _append(p3, high2, n2, pack_bits(b | on3, on2), count)
         n2 += count
@@ -305,7 +311,7 @@ def _code_pairs(n: int, codebook: Array, end: int, work: Any) -> int:
             continue
         a, b = equal_mask(delta, at, c10), equal_mask(delta, at, c11)
         on4 = on3 & ~(a | b | equal_mask(delta, at, c9))
-        count = np.int64(popcount(on3))
+        count = popcount(on3)
         low3 = _append(p4, low3, n3, pack_bits(a | on4, on3), count)
         high3 = _append(p5, high3, n3, pack_bits(b | on4, on3), count)
         n3 += count
@@ -321,8 +327,8 @@ def _code_pairs(n: int, codebook: Array, end: int, work: Any) -> int:
     return end + num_escapes
 
 
-@njit(nogil=True, cache=True)
-def _append(plane: Array, word: int, count: int, bits: int, added: int) -> int:
+@njit(nogil=True)
+def _append(plane: Array, word: Word, count: int, bits: Word, added: int) -> Word:
     """Append `added` bits behind the `count` bits so far; `word` holds the last, incomplete 64. Returns the new one."""
     shift = U64(count & 63)
     word |= bits << shift
@@ -332,8 +338,8 @@ def _append(plane: Array, word: int, count: int, bits: int, added: int) -> int:
     return (bits >> ONE) >> (U64(63) - shift)
 
 
-@njit(nogil=True, cache=True)
-def _finish(block: Array, plane: Array, word: int, count: int, end: int) -> int:
+@njit(nogil=True)
+def _finish(block: Array, plane: Array, word: Word, count: int, end: int) -> int:
     """Copy a finished plane behind the block's other parts."""
     store_word(plane, count >> 6 << 3, word)
     num_bytes = (count + 7) // 8

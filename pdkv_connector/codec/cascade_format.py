@@ -137,9 +137,7 @@ def padded(num_bytes: int) -> int:
 
 def _pack_section(section: Section) -> bytes:
     numbers = section.numbers
-    return SECTION.pack(
-        *numbers, 0, section.num_segments, section.num_tokens, section.num_dims, section.num_channels
-    )
+    return SECTION.pack(*numbers, 0, section.num_segments, section.num_tokens, section.num_dims, section.num_channels)
 
 
 def merge(sections: Sequence[Section]) -> tuple[Section, ...]:
@@ -154,9 +152,7 @@ def merge(sections: Sequence[Section]) -> tuple[Section, ...]:
             section.num_tokens,
             section.num_dims,
         ):
-            merged[-1] = Section(
-                last.numbers, last.num_segments + section.num_segments, last.num_tokens, last.num_dims
-            )
+            merged[-1] = Section(last.numbers, last.num_segments + section.num_segments, last.num_tokens, last.num_dims)
         else:
             merged.append(section)
     return tuple(merged)

@@ -15,6 +15,8 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 LANES = 64
+Word = Any
+"""A uint64, as numba sees it."""
 BYTE, WORD = ir.IntType(8), ir.IntType(64)
 VECTOR, MASK = ir.VectorType(BYTE, LANES), ir.VectorType(ir.IntType(1), LANES)
 HAS_BMI2 = bool(binding.get_host_cpu_features().get("bmi2", False))
@@ -172,7 +174,7 @@ def popcount(typing: Any, word: Any) -> Any:
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return builder.ctpop(args[0])
 
-    return types.uint64(types.uint64), codegen
+    return types.int64(types.uint64), codegen
 
 
 @intrinsic
@@ -182,26 +184,26 @@ def lowest_bit(typing: Any, word: Any) -> Any:
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return builder.cttz(args[0], ir.Constant(ir.IntType(1), 0))
 
-    return types.uint64(types.uint64), codegen
+    return types.int64(types.uint64), codegen
 
 
-@njit(nogil=True, cache=True)
-def pack_bits_portably(word: int, mask: int) -> int:
+@njit(nogil=True)
+def pack_bits_portably(word: Word, mask: Word) -> Word:
     """Bits of `word` where `mask` is set, moved together at the low end."""
     packed, at, rest = np.uint64(0), np.uint64(0), np.uint64(mask)
     while rest:
-        packed |= ((np.uint64(word) >> lowest_bit(rest)) & np.uint64(1)) << at
+        packed |= ((np.uint64(word) >> np.uint64(lowest_bit(rest))) & np.uint64(1)) << at
         rest &= rest - np.uint64(1)
         at += np.uint64(1)
     return packed
 
 
-@njit(nogil=True, cache=True)
-def spread_bits_portably(word: int, mask: int) -> int:
+@njit(nogil=True)
+def spread_bits_portably(word: Word, mask: Word) -> Word:
     """The low bits of `word`, in order, to where `mask` is set."""
     spread, at, rest = np.uint64(0), np.uint64(0), np.uint64(mask)
     while rest:
-        spread |= ((np.uint64(word) >> at) & np.uint64(1)) << lowest_bit(rest)
+        spread |= ((np.uint64(word) >> at) & np.uint64(1)) << np.uint64(lowest_bit(rest))
         rest &= rest - np.uint64(1)
         at += np.uint64(1)
     return spread

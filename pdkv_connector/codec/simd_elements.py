@@ -12,7 +12,7 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from pdkv_connector.codec.simd import BYTE, LANES, VECTOR, _load, _pointer, _store
+from pdkv_connector.codec.simd import LANES, VECTOR, _load, _pointer, _store
 
 
 def _wide(width: int) -> Any:
