@@ -37,7 +37,11 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     nixl_params: Annotated[
         dict[str, str], Meta(description="Parameters of the NIXL plugin, passed on as they are.")
     ] = {}
-    codec: Annotated[Literal["raw"], Meta(description="Encoding of KV on the wire.")] = "raw"
+    codec: Annotated[
+        Literal["raw", "pack4", "split", "auto"],
+        Meta(description="Encoding of KV sent from here; `auto`: by peer, whichever carries most KV over its link."),
+    ] = "auto"
+    codec_threads: Annotated[int, Meta(ge=1, le=64, description="Threads that encode and decode KV.")] = 1
     model_id: Annotated[
         str,
         Meta(max_length=256, description="Model name both engines must share; empty: last part of the model's path."),

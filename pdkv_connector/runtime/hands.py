@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable
 from typing import Any
 
 from pdkv_connector.codec.base import SlabPart
-from pdkv_connector.errors import LayoutError, PdkvError, ProtocolError, TransportError
+from pdkv_connector.codec.slab_shape import slab_bytes
+from pdkv_connector.errors import LayoutError, PdkvError, ProtocolError, SlabTooLarge, TransportError
+from pdkv_connector.runtime.advisor import Advisor
 from pdkv_connector.runtime.block_tables import BlockTables
 from pdkv_connector.runtime.links import Links
 from pdkv_connector.runtime.mover import Mover
@@ -37,7 +40,9 @@ class Hands:
         rings: tuple[RingBuffer, RingBuffer],
         results: Results,
         timeline: TimelineWriter,
+        advisor: Advisor,
     ) -> None:
+        self.advisor = advisor
         self._instance = instance
         self._transport = transport
         self._links = links
@@ -67,6 +72,7 @@ class Hands:
         key = self._writes.pop(write_id, None)
         if key is None:
             return None
+        self.advisor.ended(key, not reason, time.monotonic())
         if reason:
             logger.warning("transfer %s: write of slab %d failed: %s", key.leg.transfer_id, key.seq, reason)
             return ev.WriteFailed(key, reason)
@@ -78,15 +84,17 @@ class Hands:
         return ev.Unreachable(action.peer, reason) if reason else None
 
     def _connect(self, action: act.Connect) -> Event | None:
+        self.advisor.met(action.peer, action.name)
         try:
             self._transport.connect(action.peer, action.metadata)
         except TransportError as error:
-            logger.error("cannot reach consumer %s over %s: %s", action.peer, self._transport.name, error)
+            logger.error("cannot reach consumer %s over %s: %s", action.name, self._transport.name, error)
         return None
 
     def _forget(self, action: act.Forget) -> Event | None:
         self._transport.disconnect(action.peer)
         self._links.hang_up(action.peer)
+        self.advisor.forget(action.peer)
         return None
 
     def _gather(self, action: act.Gather) -> Event | None:
@@ -94,10 +102,18 @@ class Hands:
         if tables is None:
             return ev.GatherFailed(action.key, "the engine has taken the blocks back")
         part = SlabPart(action.layers, tables, action.tokens, action.heads)
+        begun = time.perf_counter()
         try:
-            num_bytes, checksum = self._mover.encode(action.codec, part, self._send_ring, action.send_slot)
+            num_bytes, checksum = self._mover.encode(
+                action.codec, part, self._send_ring, action.send_slot, action.max_bytes
+            )
+        except SlabTooLarge:
+            self.advisor.overflowed(action.codec)
+            return ev.GatherTooLarge(action.key)
         except LayoutError as error:
             return ev.GatherFailed(action.key, str(error))
+        raw_bytes = slab_bytes(self._mover.memory, part)
+        self.advisor.encoded(action.codec, raw_bytes, num_bytes, time.perf_counter() - begun)
         return ev.Gathered(action.key, num_bytes, checksum)
 
     def _write(self, action: act.Write) -> Event | None:
@@ -106,11 +122,14 @@ class Hands:
             ring.address + header.credit.slot * ring.slot_bytes, header.encoded_bytes, ring.device_id, ring.memory_kind
         )
         source = self._send_ring.part(action.send_slot, header.encoded_bytes)
+        begun = time.monotonic()
         try:
             write_id = self._transport.write(action.key.leg.peer, source, target, encode(self._instance, header))
         except PdkvError as error:
             return ev.WriteFailed(action.key, str(error))
         self._writes[write_id] = action.key
+        self.advisor.started(action, begun)
+        self.advisor.worked(time.monotonic() - begun)
         self._timeline.slab("producer", "posted", header)
         return None
 
@@ -121,6 +140,7 @@ class Hands:
         if tables is None:
             return ev.Damaged(action.key, "the engine has taken the blocks back")
         part = SlabPart(action.layers, tables, header.tokens, action.heads)
+        begun = time.perf_counter()
         try:
             self._mover.decode(
                 header.codec, part, self._receive_ring, header.credit.slot, header.encoded_bytes, header.checksum
@@ -128,6 +148,8 @@ class Hands:
         except (LayoutError, ProtocolError) as error:
             logger.warning("transfer %s: slab %d is damaged: %s", header.transfer_id, header.seq, error)
             return ev.Damaged(action.key, str(error))
+        raw_bytes = slab_bytes(self._mover.memory, part)
+        self.advisor.decoded(header.codec, raw_bytes, header.encoded_bytes, time.perf_counter() - begun)
         self._timeline.note("consumer", "scattered", header.transfer_id, seq=header.seq)
         return ev.Scattered(action.key)
 

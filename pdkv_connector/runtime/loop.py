@@ -26,7 +26,7 @@ TICK_S = 0.05
 CHECK_S = 0.1
 TO_PRODUCER = (msg.Hello, msg.Register, msg.Ack, msg.Heartbeat, msg.Delivered)
 ENGINE_PRODUCER_EVENTS = (ev.Offered, ev.Ready, ev.Revoked, ev.Finished, ev.Withdrawn)
-PRODUCER_EVENTS = (*ENGINE_PRODUCER_EVENTS, ev.Gathered, ev.GatherFailed, ev.Written, ev.WriteFailed)
+PRODUCER_EVENTS = (*ENGINE_PRODUCER_EVENTS, ev.Gathered, ev.GatherTooLarge, ev.GatherFailed, ev.Written, ev.WriteFailed)
 
 
 @contextmanager
@@ -108,7 +108,10 @@ class Loop:
             with _costing_itself_only():
                 peer = self._links.session_name(received.peer)
                 self._hear(ev.Heard(peer, received.instance, received.message), received.peer)
-        for transport_event in self._transport.poll():
+        begun = time.perf_counter()
+        transport_events = self._transport.poll()
+        self._hands.advisor.worked(time.perf_counter() - begun)
+        for transport_event in transport_events:
             progressed = True
             with _costing_itself_only():
                 self._transported(transport_event)
@@ -204,7 +207,8 @@ class Loop:
         while queue:
             outcome = self._hands.do(queue.popleft())
             if outcome is not None:
-                queue.extend(self._feed(outcome))
+                # What follows from a deed comes before the next deed: a slab is written before another is encoded.
+                queue.extendleft(reversed(self._feed(outcome)))
 
 
 def _answer_for(hands: Hands, event: Event | Callable[[], None]) -> None:

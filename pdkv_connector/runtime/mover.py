@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -10,8 +11,12 @@ import xxhash
 from pdkv_connector.codec.base import Codec, KVMemory, SlabPart
 from pdkv_connector.codec.digest import layer_digests
 from pdkv_connector.codec.registry import create_codec
-from pdkv_connector.errors import ProtocolError
+from pdkv_connector.errors import ConfigError, ProtocolError
+from pdkv_connector.policy.codec_choice import RAW
+from pdkv_connector.runtime.calibration import calibrate
 from pdkv_connector.runtime.ring_buffer import RingBuffer
+
+logger = logging.getLogger(__name__)
 
 NO_CHECKSUM = 0
 
@@ -23,26 +28,39 @@ class Mover:
     encoded bytes in host memory; on a GPU they are left out.
     """
 
-    def __init__(self, memory: KVMemory, device: str, codecs: tuple[str, ...], integrity: bool) -> None:
+    def __init__(
+        self, memory: KVMemory, device: str, codecs: tuple[str, ...], integrity: bool, num_threads: int = 1
+    ) -> None:
         kind = device.split(":", maxsplit=1)[0]
         self.memory = memory
-        self._codecs: dict[str, Codec] = {name: create_codec(name, kind) for name in codecs}
-        self._raw = create_codec("raw", kind)
+        self._raw = create_codec(RAW, kind)
         self._checksums = integrity and kind == "cpu"
         self._stream = _own_stream(device) if kind == "cuda" else None
-        for codec in self._codecs.values():
-            if warm_up := getattr(codec, "warm_up", None):
-                warm_up(memory)
+        with self._on_stream():
+            created = _create(codecs, kind, num_threads)
+            self.records = calibrate(created, memory, device, self._synchronize)
+            self._codecs = {name: created[name] for name in self.records}
+            for codec in self._codecs.values():
+                if warm_up := getattr(codec, "warm_up", None):
+                    warm_up(memory)
+
+    @property
+    def codecs(self) -> tuple[str, ...]:
+        """Those asked for that can code this memory, in the same order."""
+        return tuple(self._codecs)
 
     def wait_for(self, event: Any) -> None:
         """Let later work start only after a CUDA event of the engine's stream; None needs no wait."""
         if event is not None and self._stream is not None:
             self._stream.wait_event(event)
 
-    def encode(self, codec: str, part: SlabPart, ring: RingBuffer, slot: int) -> tuple[int, int]:
-        """Gather `part` into a send slot; returns its length in bytes and its checksum. Raises LayoutError."""
+    def encode(self, codec: str, part: SlabPart, ring: RingBuffer, slot: int, max_bytes: int) -> tuple[int, int]:
+        """Gather `part` into a send slot; returns its length in bytes and its checksum.
+
+        Raises SlabTooLarge when that would exceed `max_bytes`, and other LayoutErrors.
+        """
         with self._on_stream():
-            num_bytes = self._codecs[codec].encode(self.memory, part, ring.view(slot, ring.slot_bytes))
+            num_bytes = self._codecs[codec].encode(self.memory, part, ring.view(slot, max_bytes))
         self._synchronize()
         return num_bytes, self._checksum(ring, slot, num_bytes)
 
@@ -75,6 +93,19 @@ class Mover:
     def _synchronize(self) -> None:
         if self._stream is not None:
             self._stream.synchronize()
+
+
+def _create(names: tuple[str, ...], kind: str, num_threads: int) -> dict[str, Codec]:
+    """The codecs that this kind of device can run. Raises ConfigError or ImportError when raw is not among them."""
+    codecs: dict[str, Codec] = {}
+    for name in names:
+        try:
+            codecs[name] = create_codec(name, kind, num_threads)
+        except (ConfigError, ImportError) as error:
+            if name == RAW:
+                raise
+            logger.info("codec %s is not offered: %s", name, error)
+    return codecs
 
 
 def _own_stream(device: str) -> Any:

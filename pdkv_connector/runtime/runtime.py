@@ -9,8 +9,13 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Any
 
+import msgspec
+
 from pdkv_connector.codec.base import KVMemory
 from pdkv_connector.config import Config
+from pdkv_connector.errors import ConfigError
+from pdkv_connector.policy.codec_choice import AUTO
+from pdkv_connector.runtime.advisor import Advisor
 from pdkv_connector.runtime.block_tables import BlockTables
 from pdkv_connector.runtime.hands import Event, Hands
 from pdkv_connector.runtime.links import Links
@@ -23,6 +28,7 @@ from pdkv_connector.session.consumer import ConsumerSession
 from pdkv_connector.session.messages import Facts, RingSpec
 from pdkv_connector.session.producer import ProducerSession
 from pdkv_connector.session.timing import Timing
+from pdkv_connector.telemetry.stats import Stats
 from pdkv_connector.telemetry.timeline_writer import TimelineWriter
 from pdkv_connector.transport.control import ControlPlane
 from pdkv_connector.transport.registry import open_transport
@@ -59,7 +65,10 @@ class Runtime:
         self.tables = BlockTables(group_of_layer)
         self.timeline = TimelineWriter(config.timeline_path)
         self._results = Results()
-        self.mover = Mover(memory, device, facts.codecs, config.integrity)
+        self.mover = Mover(memory, device, facts.codecs, config.integrity, config.codec_threads)
+        facts = msgspec.structs.replace(facts, codecs=self.mover.codecs)
+        _check_codec(config, facts)
+        self._advisor = Advisor(config.codec, self.mover.records, self.timeline)
         port = config.control_port and config.control_port + facts.pp_rank * facts.tp_size + facts.tp_rank
         with ExitStack() as opened:
             self._control = ControlPlane(self.instance, config.control_host, port)
@@ -78,13 +87,17 @@ class Runtime:
         metadata, timing, name = self._transport.metadata(), timing_of(config), self._transport.name
         memory = receive_ring.memory
         spec = RingSpec(memory.address, config.slot_bytes, config.num_slots, memory.device_id, memory.kind)
-        producer = ProducerSession(engine_id, facts, name, metadata, config.slot_bytes, config.num_slots, timing)
-        consumer = ConsumerSession(engine_id, facts, name, metadata, spec, config.window_slots, timing)
+        producer = ProducerSession(
+            engine_id, facts, name, metadata, config.slot_bytes, config.num_slots, timing, self._advisor
+        )
+        speeds = tuple(int(self.mover.records[codec].decode_bytes_per_s) for codec in facts.codecs)
+        consumer = ConsumerSession(engine_id, facts, name, metadata, spec, config.window_slots, timing, speeds)
         rings = (send_ring, receive_ring)
         links = Links(self._control)
         hands = Hands(
-            self.instance, self._transport, links, self.mover, self.tables, rings, self._results, self.timeline
-        )
+            self.instance, self._transport, links, self.mover, self.tables, rings, self._results, self.timeline,
+            self._advisor,
+        )  # fmt: skip
         polls = (config.poll_busy_s, config.poll_idle_s)
         return Loop(producer, consumer, hands, links, self._control, self._transport, polls)
 
@@ -123,6 +136,10 @@ class Runtime:
         """News for the engine since the last call."""
         return self._results.take()
 
+    def stats(self) -> Stats:
+        """What was moved so far, and how. Thread-safe and cheap."""
+        return self._advisor.stats()
+
     def stop(self) -> None:
         """Stop the thread and close everything within seconds; safe to call twice."""
         self._loop.stopping = True
@@ -135,6 +152,13 @@ class Runtime:
         self._transport.close()
         self._control.close()
         self.timeline.close()
+
+
+def _check_codec(config: Config, facts: Facts) -> None:
+    if config.codec not in (AUTO, *facts.codecs):
+        raise ConfigError(
+            f"codec={config.codec!r} is not available for KV of this engine: use {AUTO!r} or one of {facts.codecs}"
+        )
 
 
 def _transport_options(config: Config) -> tuple[str, dict[str, str]]:

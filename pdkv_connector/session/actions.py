@@ -35,10 +35,11 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Connect:
-    """Prepare the transport for writes to `peer`."""
+    """Prepare the transport for writes to `peer`, which calls itself `name`."""
 
     peer: PeerId
     metadata: bytes
+    name: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +51,10 @@ class Forget:
 
 @dataclass(frozen=True, slots=True)
 class Gather:
-    """Producer: encode these KV elements into send slot `send_slot`, then report Gathered or GatherFailed.
+    """Producer: encode these KV elements into send slot `send_slot`.
 
-    `layers` are local layer indices, `heads` local head indices.
+    Then report Gathered, GatherTooLarge when the payload would exceed `max_bytes`, or GatherFailed. `layers` are local
+    layer indices, `heads` local head indices.
     """
 
     key: SlabKey
@@ -61,16 +63,22 @@ class Gather:
     heads: Span
     send_slot: int
     codec: str
+    max_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """Producer: write send slot `send_slot` into `ring` slot `header.credit.slot` with `header` as its notification."""
+    """Producer: write send slot `send_slot` into `ring` slot `header.credit.slot` with `header` as its notification.
+
+    `raw_bytes` is the size of its KV before encoding, `attempt` counts the writes of this slab from 1.
+    """
 
     key: SlabKey
     send_slot: int
     ring: RingSpec
     header: Slab
+    raw_bytes: int
+    attempt: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pdkv_connector.errors import HandshakeRefused
-from pdkv_connector.session.messages import Facts, LayerFact, Want
+from pdkv_connector.session.messages import Facts, Hello, LayerFact, Want
 from pdkv_connector.types import Span
 
 DTYPE_BYTES = {
@@ -22,8 +22,8 @@ def token_head_bytes(layer: LayerFact) -> int:
         raise HandshakeRefused(f"KV dtype {layer.dtype!r} of layer {layer.name} is not supported") from None
 
 
-def check_facts(producer: Facts, consumer: Facts) -> str:
-    """Returns the codec to use. Raises HandshakeRefused naming the first fact that differs.
+def check_facts(producer: Facts, consumer: Facts) -> tuple[str, ...]:
+    """Returns the codecs both have, as the producer prefers them. Raises HandshakeRefused naming what differs.
 
     Tensor- and pipeline-parallel sizes may differ; layers are matched by name.
     """
@@ -37,7 +37,7 @@ def check_facts(producer: Facts, consumer: Facts) -> str:
         raise HandshakeRefused("layers differ: producer and consumer share no layer name")
     for layer in shared:
         _check_layer(layer, wanted[layer.name])
-    return _common_codec(producer, consumer)
+    return _common_codecs(producer, consumer)
 
 
 def _check_layer(ours: LayerFact, theirs: LayerFact) -> None:
@@ -50,11 +50,20 @@ def _check_layer(ours: LayerFact, theirs: LayerFact) -> None:
     token_head_bytes(ours)
 
 
-def _common_codec(producer: Facts, consumer: Facts) -> str:
-    for codec in producer.codecs:
-        if codec in consumer.codecs:
-            return codec
-    raise HandshakeRefused(f"no common codec: producer has {producer.codecs}, consumer has {consumer.codecs}")
+def _common_codecs(producer: Facts, consumer: Facts) -> tuple[str, ...]:
+    common = tuple(codec for codec in producer.codecs if codec in consumer.codecs)
+    if not common:
+        raise HandshakeRefused(f"no common codec: producer has {producer.codecs}, consumer has {consumer.codecs}")
+    return common
+
+
+def decoders(producer: Facts, hello: Hello) -> dict[str, int]:
+    """The codecs both have, as the producer prefers them, and the bytes of KV per second that the consumer decodes.
+
+    Raises HandshakeRefused as `check_facts` does.
+    """
+    speeds = dict(zip(hello.facts.codecs, hello.decode_bytes_per_s, strict=False))
+    return {codec: speeds.get(codec, 0) for codec in check_facts(producer, hello.facts)}
 
 
 @dataclass(frozen=True, slots=True)

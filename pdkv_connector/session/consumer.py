@@ -31,8 +31,10 @@ class ConsumerSession:
         ring: RingSpec,
         window_slots: int,
         timing: Timing,
+        decode_bytes_per_s: tuple[int, ...] = (),
     ) -> None:
-        hello = Hello(engine_id, "", PROTOCOL_VERSION, PROTOCOL_VERSION, facts, transport, metadata, ring)
+        version = PROTOCOL_VERSION
+        hello = Hello(engine_id, "", version, version, facts, transport, metadata, ring, decode_bytes_per_s)
         self.book = ConsumerBook(ring.num_slots, window_slots, timing)
         self.desk = ProducerDesk(self.book, facts)
         self.clock = ConsumerClock(self.book, hello)
@@ -59,7 +61,8 @@ class ConsumerSession:
         self.book.lend_slots()
         self.book.send_acks()
         actions, self.book.actions = self.book.actions, []
-        return actions
+        # Decoding takes a while: the producer gets its new credits first, and fills them meanwhile.
+        return sorted(actions, key=lambda action: isinstance(action, Scatter))
 
     def _on_wanted(self, event: ev.Wanted, now: float) -> None:
         try:
@@ -120,7 +123,8 @@ class ConsumerSession:
             self.book.owe_ack(leg)
             return
         welcome = self.book.peers[leg.key.peer].welcome
-        if fault := leg.fault_in(slab, welcome.codec if welcome else "", self._slot_bytes, self._facts.layers):
+        codecs = [codec for codec in welcome.codecs if codec in self._facts.codecs] if welcome else []
+        if fault := leg.fault_in(slab, codecs, self._slot_bytes, self._facts.layers):
             self.book.fail(transfer, f"producer {leg.key.peer} broke the protocol: {fault}", now)
             return
         leg.scattering[slab.seq] = slab

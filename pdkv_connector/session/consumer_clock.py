@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from pdkv_connector.session import messages as msg
 from pdkv_connector.session.actions import Forget
 from pdkv_connector.session.consumer_book import ConsumerBook
@@ -91,20 +93,8 @@ class ConsumerClock:
     def _greet(self, peer: ConsumerPeer, now: float) -> None:
         if now - peer.greeted_at > self.book.timing.retry_s:
             peer.greeted_at = now
-            hello = self._hello
-            self.book.send(
-                peer.endpoint,
-                msg.Hello(
-                    hello.engine_id,
-                    peer.expects_engine_id,
-                    hello.protocol_min,
-                    hello.protocol_max,
-                    hello.facts,
-                    hello.transport,
-                    hello.transport_metadata,
-                    hello.ring,
-                ),
-            )
+            hello = msgspec.structs.replace(self._hello, expects_engine_id=peer.expects_engine_id)
+            self.book.send(peer.endpoint, hello)
 
     def lose(self, peer: ConsumerPeer, reason: str, now: float) -> None:
         """Give up everything expected of a producer that cannot be reached."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from pdkv_connector.session.actions import LegKey
 from pdkv_connector.session.compatibility import WantedPart, token_head_bytes
-from pdkv_connector.session.messages import Ack, LayerFact, ProducerState, Register, Slab, Standing
+from pdkv_connector.session.messages import MAX_EXPANSION, Ack, LayerFact, ProducerState, Register, Slab, Standing
 from pdkv_connector.session.ring import ReceiveRing
 from pdkv_connector.types import Credit, Span, SpanSet
 
@@ -95,7 +96,7 @@ class ConsumerLeg:
         """False for a repeat: its credit was used, or its bytes are being scattered now."""
         return self.lent.get(slab.credit.slot) == slab.credit and slab.seq not in self.scattering
 
-    def fault_in(self, slab: Slab, codec: str, slot_bytes: int, layers: tuple[LayerFact, ...]) -> str:
+    def fault_in(self, slab: Slab, codecs: Collection[str], slot_bytes: int, layers: tuple[LayerFact, ...]) -> str:
         """Why a current slab must not be scattered; empty when it is inside what was granted."""
         if slab.want >= len(self.parts):
             return f"slab {slab.seq} names want {slab.want} of {len(self.parts)}"
@@ -109,8 +110,10 @@ class ConsumerLeg:
         raw_bytes = len(slab.tokens) * len(part.local_heads) * sum(
             token_head_bytes(layers[part.local_layers[layer]]) for layer in slab.layers
         )  # fmt: skip
-        if slab.codec != codec or not 0 < slab.encoded_bytes <= slot_bytes or raw_bytes > slot_bytes:
-            return f"slab {slab.seq} has codec {slab.codec!r} and {slab.encoded_bytes} bytes; {codec!r} was agreed"
+        if slab.codec not in codecs:
+            return f"slab {slab.seq} has codec {slab.codec!r}; agreed were {', '.join(codecs) or 'none'}"
+        if not 0 < slab.encoded_bytes <= min(slot_bytes, raw_bytes) or raw_bytes > MAX_EXPANSION * slot_bytes:
+            return f"slab {slab.seq} has {slab.encoded_bytes} bytes for {raw_bytes} of KV, a slot has {slot_bytes}"
         return ""
 
     def scattered(self, seq: int, ring: ReceiveRing, now: float) -> None:

@@ -77,6 +77,13 @@ class Gathered:
 
 
 @dataclass(frozen=True, slots=True)
+class GatherTooLarge:
+    """Producer: the payload of a Gather exceeds its `max_bytes`."""
+
+    key: SlabKey
+
+
+@dataclass(frozen=True, slots=True)
 class GatherFailed:
     """Producer: a Gather is not possible, for `reason`."""
 
@@ -165,6 +172,7 @@ ProducerEvent = (
     | Finished
     | Withdrawn
     | Gathered
+    | GatherTooLarge
     | GatherFailed
     | Written
     | WriteFailed

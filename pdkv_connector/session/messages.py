@@ -5,8 +5,8 @@ Slab notifications use the same frame and ride with the transport's write, so da
 
 Direction: C -> P is consumer (decode) to producer (prefill).
 
-    Hello        C -> P   who I am, where my receive ring is, what I can decode
-    Welcome      P -> C   who I am; what my layers look like
+    Hello        C -> P   who I am, where my receive ring is, what I can decode and how fast
+    Welcome      P -> C   who I am, what my layers look like, which codecs my slabs may have
     Refuse       P -> C   no, for this reason (about the handshake, or about one transfer)
     Register     C -> P   the KV wanted of one transfer, and the first credits
     Alive        P -> C   where the named transfers stand (answers Register and Heartbeat)
@@ -29,9 +29,11 @@ from msgspec import Meta, Struct
 from pdkv_connector.errors import ProtocolError
 from pdkv_connector.types import Credit, Span
 
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
 MAX_FRAME_BYTES = 1 << 20
 MAX_NOTIFICATION_BYTES = 1 << 10
+MAX_EXPANSION = 4
+"""A slab decodes to at most this many times the bytes of a slot."""
 
 Name = Annotated[str, Meta(max_length=256)]
 Reason = Annotated[str, Meta(max_length=1024)]
@@ -74,7 +76,7 @@ class LayerFact(Struct, frozen=True, array_like=True):
 
 
 class Facts(Struct, frozen=True, array_like=True):
-    """What must agree between two engines before KV may move."""
+    """What must agree between two engines before KV may move; `codecs` can be encoded and decoded, `raw` among them."""
 
     model: Name
     model_digest: Name
@@ -115,7 +117,10 @@ class Standing(Struct, frozen=True, array_like=True):
 
 
 class Hello(Struct, frozen=True, array_like=True, tag="hello"):
-    """First message of a consumer to a producer."""
+    """First message of a consumer to a producer.
+
+    `decode_bytes_per_s` is the KV decoded per second with each of `facts.codecs`, position by position; 0 is unknown.
+    """
 
     engine_id: Name
     expects_engine_id: Name
@@ -125,15 +130,19 @@ class Hello(Struct, frozen=True, array_like=True, tag="hello"):
     transport: Name
     transport_metadata: Blob
     ring: RingSpec
+    decode_bytes_per_s: Annotated[tuple[Count, ...], Meta(max_length=16)]
 
 
 class Welcome(Struct, frozen=True, array_like=True, tag="welcome"):
-    """The producer accepts; `lease_s` is how long a transfer lives without a word from the consumer."""
+    """The producer accepts; every slab will have one of `codecs`.
+
+    `lease_s` is how long a transfer lives without a word from the consumer.
+    """
 
     engine_id: Name
     protocol: Count
     facts: Facts
-    codec: Name
+    codecs: Annotated[tuple[Name, ...], Meta(max_length=16)]
     transport_metadata: Blob
     lease_s: float
 
@@ -168,8 +177,8 @@ class Alive(Struct, frozen=True, array_like=True, tag="alive"):
 class Slab(Struct, frozen=True, array_like=True, tag="slab"):
     """Header of one slab, delivered as the notification of its write.
 
-    `layers` is a range of positions in `wants[want].layers`. The payload in the slot is `encoded_bytes` long;
-    decoded, raw codec order is `[layer][plane][head][token][dim]`.
+    `layers` is a range of positions in `wants[want].layers`. The payload in the slot is `encoded_bytes` long; decoded,
+    its order is `[layer][plane][head][token][dim]` and its size at most `MAX_EXPANSION` slots.
     """
 
     transfer_id: Name

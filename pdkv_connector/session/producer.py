@@ -8,6 +8,7 @@ from typing import Any
 from pdkv_connector.session import events as ev
 from pdkv_connector.session import messages as msg
 from pdkv_connector.session.actions import Action, Release
+from pdkv_connector.session.codec_advisor import CodecAdvisor
 from pdkv_connector.session.messages import Facts
 from pdkv_connector.session.producer_book import ProducerBook
 from pdkv_connector.session.producer_desk import ConsumerDesk
@@ -28,8 +29,9 @@ class ProducerSession:
         slot_bytes: int,
         num_slots: int,
         timing: Timing,
+        advisor: CodecAdvisor,
     ) -> None:
-        self.book = ProducerBook(len(facts.layers), num_slots, timing)
+        self.book = ProducerBook(len(facts.layers), num_slots, timing, advisor)
         self.desk = ConsumerDesk(self.book, engine_id, facts, transport, metadata, slot_bytes)
 
     @property
@@ -45,17 +47,17 @@ class ProducerSession:
     def handle(self, event: ev.ProducerEvent, now: float) -> list[Action]:
         """Take one event; returns what the runtime must do, in order."""
         _EVENTS[type(event)](self, event, now)
-        return self._flush()
+        return self._flush(now)
 
     def tick(self, now: float) -> list[Action]:
         """Let time pass: expire leases, forget consumers that are gone."""
         for transfer in list(self.transfers.values()):
             self.book.expire(transfer, now)
         self.desk.forget_silent(now)
-        return self._flush()
+        return self._flush(now)
 
-    def _flush(self) -> list[Action]:
-        self.book.pump()
+    def _flush(self, now: float) -> list[Action]:
+        self.book.pump(now)
         actions, self.book.actions = self.book.actions, []
         return actions
 
@@ -113,20 +115,27 @@ class ProducerSession:
             self.book.actions += [write] if write else []
             self.book.reap(*found)
 
+    def _on_gather_too_large(self, event: ev.GatherTooLarge, _now: float) -> None:
+        """Plan the piece again, smaller; KV of no more than a slot always fits, or the codec is broken."""
+        if found := self.book.leg_of(event.key.leg):
+            transfer, leg = found
+            slab = leg.take_back(event.key.seq)
+            self.book.send_slots.append(slab.send_slot)
+            transfer.fill(leg)
+            if slab.piece.raw_bytes <= leg.queue.slot_bytes and not leg.over:
+                self.book.abort_leg(transfer, leg, f"codec {slab.codec} made {slab.piece.raw_bytes} bytes of KV larger")
+            self.book.reap(transfer, leg)
+
     def _on_gather_failed(self, event: ev.GatherFailed, now: float) -> None:
         if found := self.book.leg_of(event.key.leg):
             self.book.send_slots += found[1].written(event.key.seq, now)
             self.book.abort_leg(*found, event.reason)
 
-    def _on_written(self, event: ev.Written, now: float) -> None:
+    def _on_write_ended(self, event: ev.Written | ev.WriteFailed, now: float) -> None:
+        """A slab whose write failed stays unacknowledged: it is written again, a few times, when the consumer asks."""
         if found := self.book.leg_of(event.key.leg):
-            found[0].touched_at = now
-            self.book.send_slots += found[1].written(event.key.seq, now)
-            self.book.reap(*found)
-
-    def _on_write_failed(self, event: ev.WriteFailed, now: float) -> None:
-        """The slab stays unacknowledged: it is written again, a bounded number of times, when the consumer asks."""
-        if found := self.book.leg_of(event.key.leg):
+            if isinstance(event, ev.Written):
+                found[0].touched_at = now
             self.book.send_slots += found[1].written(event.key.seq, now)
             self.book.reap(*found)
 
@@ -139,8 +148,9 @@ _EVENTS: dict[type, Callable[[ProducerSession, Any, float], None]] = {
     ev.Finished: ProducerSession._on_finished,
     ev.Withdrawn: ProducerSession._on_withdrawn,
     ev.Gathered: ProducerSession._on_gathered,
+    ev.GatherTooLarge: ProducerSession._on_gather_too_large,
     ev.GatherFailed: ProducerSession._on_gather_failed,
     ev.Digested: lambda session, event, _now: session.desk.digested(event),
-    ev.Written: ProducerSession._on_written,
-    ev.WriteFailed: ProducerSession._on_write_failed,
+    ev.Written: ProducerSession._on_write_ended,
+    ev.WriteFailed: ProducerSession._on_write_ended,
 }

@@ -6,6 +6,7 @@ from collections import OrderedDict
 
 from pdkv_connector.session import messages as msg
 from pdkv_connector.session.actions import Action, Forget, LegKey, Release, Send
+from pdkv_connector.session.codec_advisor import CodecAdvisor
 from pdkv_connector.session.messages import RefuseCode
 from pdkv_connector.session.producer_leg import ProducerLeg
 from pdkv_connector.session.producer_transfer import ProducerTransfer
@@ -19,8 +20,9 @@ NUM_TOMBSTONES = 4096
 class ProducerBook:
     """What a prefill rank knows of its transfers. Methods append to `actions`."""
 
-    def __init__(self, num_layers: int, num_slots: int, timing: Timing) -> None:
+    def __init__(self, num_layers: int, num_slots: int, timing: Timing, advisor: CodecAdvisor) -> None:
         self.timing = timing
+        self._advisor = advisor
         self.num_layers = num_layers
         self.actions: list[Action] = []
         self.send_slots = list(range(num_slots))
@@ -42,13 +44,13 @@ class ProducerBook:
         leg = transfer.legs.get(key) if transfer else None
         return (transfer, leg) if transfer and leg else None
 
-    def pump(self) -> None:
+    def pump(self, now: float) -> None:
         """Start slabs round robin over the legs while credits, send slots and ready KV last."""
         idle = 0
         while self.send_slots and self.turn and idle < len(self.turn):
             key, leg = self.turn.popitem(last=False)
             self.turn[key] = leg
-            slab = leg.start_slab(self.send_slots[-1]) if leg.can_send else None
+            slab = leg.start_slab(self.send_slots[-1], self._advisor, now)
             if slab is None:
                 idle += 1
                 continue
@@ -100,7 +102,7 @@ class ProducerBook:
         """An ended leg is gone once nothing gathers or writes for it."""
         if not leg.over:
             return
-        self.send_slots += leg.reap()
+        self.send_slots += leg.settle()
         if not leg.busy and leg.key in transfer.legs:
             del transfer.legs[leg.key]
             transfer.served.add(leg.key.peer)

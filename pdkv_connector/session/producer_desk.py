@@ -8,7 +8,7 @@ from typing import Any
 from pdkv_connector.errors import HandshakeRefused, LayoutError
 from pdkv_connector.session import messages as msg
 from pdkv_connector.session.actions import Connect, Digest, LegKey
-from pdkv_connector.session.compatibility import check_facts, token_head_bytes
+from pdkv_connector.session.compatibility import check_facts, decoders, token_head_bytes
 from pdkv_connector.session.events import Digested, Heard
 from pdkv_connector.session.messages import PROTOCOL_VERSION, Facts, RefuseCode
 from pdkv_connector.session.producer_book import ProducerBook
@@ -55,7 +55,7 @@ class ConsumerDesk:
 
     def _on_hello(self, peer: PeerId, instance: str, hello: msg.Hello) -> None:
         try:
-            codec = self._accept(hello)
+            codecs = self._accept(hello)
         except HandshakeRefused as refusal:
             self.book.refuse(peer, "", 0, RefuseCode.INCOMPATIBLE, str(refusal))
             return
@@ -64,13 +64,14 @@ class ConsumerDesk:
             self.book.lose_peer(peer, "consumer restarted")
         self.book.peers[peer] = (hello, instance)
         if known is None or (known[0].transport_metadata, known[1]) != (hello.transport_metadata, instance):
-            self.book.actions.append(Connect(peer, hello.transport_metadata))
+            name = f"{hello.engine_id} rank {hello.facts.tp_rank}"
+            self.book.actions.append(Connect(peer, hello.transport_metadata, name))
         self.book.send(
             peer,
-            msg.Welcome(self.engine_id, PROTOCOL_VERSION, self.facts, codec, self._metadata, self.book.timing.lease_s),
+            msg.Welcome(self.engine_id, PROTOCOL_VERSION, self.facts, codecs, self._metadata, self.book.timing.lease_s),
         )
 
-    def _accept(self, hello: msg.Hello) -> str:
+    def _accept(self, hello: msg.Hello) -> tuple[str, ...]:
         if not hello.protocol_min <= PROTOCOL_VERSION <= hello.protocol_max:
             raise HandshakeRefused(
                 f"protocol differs: producer speaks {PROTOCOL_VERSION}, "
@@ -115,9 +116,8 @@ class ConsumerDesk:
             self.book.refuse(peer, register.transfer_id, register.epoch, RefuseCode.BAD_REQUEST, str(error))
             self.book.close_if_done(transfer)
             return None
-        codec = check_facts(self.facts, hello.facts)
         key = LegKey(register.transfer_id, peer, register.epoch)
-        leg = ProducerLeg(key, register, queue, hello.ring, codec)
+        leg = ProducerLeg(key, register, queue, hello.ring, decoders(self.facts, hello))
         transfer.add_leg(leg)
         self.book.turn[key] = leg
         if transfer.machine.can("registered"):

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import enum
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pdkv_connector.session.actions import Action, Gather, LegKey, SlabKey, Write
-from pdkv_connector.session.messages import Ack, Register, RingSpec, Slab
+from pdkv_connector.session.codec_advisor import CodecAdvisor, Load
+from pdkv_connector.session.messages import MAX_EXPANSION, Ack, Register, RingSpec, Slab
 from pdkv_connector.session.slab_queue import Piece, SlabQueue
 from pdkv_connector.types import Credit, SpanSet
 
@@ -29,6 +31,7 @@ class Outgoing:
     piece: Piece
     credit: Credit
     send_slot: int
+    codec: str
     progress: Progress = Progress.GATHERING
     header: Slab | None = None
     written_at: float = 0.0
@@ -36,14 +39,19 @@ class Outgoing:
 
 
 class ProducerLeg:
-    """Slab traffic of one leg. Never has two writes of its own in flight towards one receive slot."""
+    """Slab traffic of one leg. Never has two writes of its own in flight towards one receive slot.
 
-    def __init__(self, key: LegKey, register: Register, queue: SlabQueue, ring: RingSpec, codec: str) -> None:
+    `decoders` are the codecs agreed with the peer and the bytes of KV per second it decodes with each.
+    """
+
+    def __init__(
+        self, key: LegKey, register: Register, queue: SlabQueue, ring: RingSpec, decoders: Mapping[str, int]
+    ) -> None:
         self.key = key
         self.register = register
         self.queue = queue
         self.ring = ring
-        self.codec = codec
+        self.decoders = decoders
         self.over = False
         self.digesting = False
         self.digests: tuple[str, ...] = ()
@@ -55,6 +63,8 @@ class ProducerLeg:
         self._newest_serial = -1
         self._ack_serial = -1
         self._next_seq = 0
+        self._spare_seqs: list[int] = []
+        self._cautious = False
         self._take_credits(register.credits)
 
     def _take_credits(self, credits: tuple[Credit, ...]) -> None:
@@ -75,28 +85,43 @@ class ProducerLeg:
         """True when the consumer has yet to lend a slot."""
         return not (self.over or self._credits or self.outgoing)
 
-    @property
-    def can_send(self) -> bool:
-        """True when a slab could start, given a send slot."""
-        return not self.over and bool(self._credits) and bool(self.queue) and self._free_credit() is not None
-
     def _free_credit(self) -> Credit | None:
         """A credit whose slot no write of ours still touches: a repeated write may outlive its acknowledgement."""
         touched = {slab.credit.slot for slab in self.outgoing.values() if slab.progress is not Progress.WRITTEN}
         return next((credit for credit in self._credits if credit.slot not in touched), None)
 
-    def start_slab(self, send_slot: int) -> Action | None:
-        """Take the next slab and a credit; the send slot belongs to the slab from here on."""
-        credit = self._free_credit()
-        piece = self.queue.pop() if self.can_send else None
-        if piece is None or credit is None:
+    def start_slab(self, send_slot: int, advisor: CodecAdvisor, now: float) -> Action | None:
+        """Take the next slab and a credit, if there is both; the send slot belongs to the slab from here on."""
+        credit = None if self.over or not self.queue else self._free_credit()
+        advice = advisor.advise(self.key, self.decoders, self._load(), now) if credit else None
+        if credit is None or advice is None:
             return None
+        slot_bytes = self.queue.slot_bytes
+        piece = self.queue.pop(slot_bytes if self._cautious else min(advice.raw_bytes, MAX_EXPANSION * slot_bytes))
+        assert piece is not None
+        self._cautious = False
         self._credits.remove(credit)
+        seq = self._spare_seqs.pop() if self._spare_seqs else self._next_seq
+        self._next_seq = max(self._next_seq, seq + 1)
+        self.outgoing[seq] = Outgoing(piece, credit, send_slot, advice.codec)
         want = self.register.wants[piece.want]
-        seq, self._next_seq = self._next_seq, self._next_seq + 1
-        self.outgoing[seq] = Outgoing(piece, credit, send_slot)
         layers = tuple(want.layers[position] for position in piece.layers)
-        return Gather(SlabKey(self.key, seq), layers, piece.tokens, want.heads, send_slot, self.codec)
+        return Gather(SlabKey(self.key, seq), layers, piece.tokens, want.heads, send_slot, advice.codec, slot_bytes)
+
+    def _load(self) -> Load:
+        moving = (slab.piece.raw_bytes for slab in self.outgoing.values() if slab.progress is not Progress.WRITTEN)
+        return Load(self.queue.slot_bytes, self.queue.waiting_bytes, sum(moving))
+
+    def take_back(self, seq: int) -> Outgoing:
+        """The payload does not fit a slot. The piece is unsent, credit and number are free; what was the slab's slot
+        is the caller's. The next slab holds no more KV than a slot, which always fits.
+        """
+        slab = self.outgoing.pop(seq)
+        self._credits.appendleft(slab.credit)
+        self._spare_seqs.append(seq)
+        self.queue.give_back(slab.piece)
+        self._cautious = True
+        return slab
 
     def gathered(self, seq: int, encoded_bytes: int, checksum: int) -> Action | None:
         """The payload lies in the send slot; write it unless the leg ended meanwhile."""
@@ -107,20 +132,21 @@ class ProducerLeg:
         piece = slab.piece
         slab.header = Slab(
             self.key.transfer_id, self.key.epoch, seq, piece.want, piece.layers, piece.tokens, slab.credit,
-            self.codec, encoded_bytes, checksum,
+            slab.codec, encoded_bytes, checksum,
         )  # fmt: skip
         return self._write(seq, slab)
 
     def _write(self, seq: int, slab: Outgoing) -> Action:
         assert slab.header is not None
         slab.progress = Progress.WRITING
-        return Write(SlabKey(self.key, seq), slab.send_slot, self.ring, slab.header)
+        raw_bytes, attempt = slab.piece.raw_bytes, slab.attempts
+        return Write(SlabKey(self.key, seq), slab.send_slot, self.ring, slab.header, raw_bytes, attempt)
 
     def written(self, seq: int, now: float) -> list[int]:
         """The write is complete at the target. Returns the send slots that came free."""
         if slab := self.outgoing.get(seq):
             slab.progress, slab.written_at = Progress.WRITTEN, now
-        return self.reap() if self.over else self._settle()
+        return self.settle()
 
     def acknowledge(self, ack: Ack, now: float, resend_s: float) -> tuple[list[int], list[Action]]:
         """Returns the send slots that came free and the writes to repeat."""
@@ -130,12 +156,14 @@ class ProducerLeg:
         self._take_credits(ack.credits)
         for span in ack.received:
             self._received.add(span)
-        return self._settle(), self._repeat_lost(set(ack.missing), now, resend_s)
+        return self.settle(), self._repeat_lost(set(ack.missing), now, resend_s)
 
-    def _settle(self) -> list[int]:
-        """Drop slabs that were received and that no write of ours touches any more."""
+    def settle(self) -> list[int]:
+        """Drop slabs that nobody will ask for again and no write of ours touches; returns their send slots."""
         settled = [
-            seq for seq, slab in self.outgoing.items() if slab.progress is Progress.WRITTEN and seq in self._received
+            seq
+            for seq, slab in self.outgoing.items()
+            if slab.progress is Progress.WRITTEN and (self.over or seq in self._received)
         ]
         return [self.outgoing.pop(seq).send_slot for seq in settled]
 
@@ -154,12 +182,7 @@ class ProducerLeg:
         return repeats
 
     def end(self) -> list[int]:
-        """Stop sending; returns the send slots that are free at once. Busy ones come free by `reap`."""
+        """Stop sending; returns the send slots that are free at once. Busy ones come free by `settle`."""
         self.over = True
         self.queue.revoke()
-        return self.reap()
-
-    def reap(self) -> list[int]:
-        """Send slots of an ended leg that nothing touches any more."""
-        done = [seq for seq, slab in self.outgoing.items() if slab.progress is Progress.WRITTEN]
-        return [self.outgoing.pop(seq).send_slot for seq in done]
+        return self.settle()

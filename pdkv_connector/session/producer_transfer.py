@@ -52,6 +52,10 @@ class ProducerTransfer:
         """Attach a consumer; what is computed already is queued at once."""
         self.legs[leg.key] = leg
         self.num_consumers = max(self.num_consumers, leg.register.num_consumers)
+        self.fill(leg)
+
+    def fill(self, leg: ProducerLeg) -> None:
+        """Queue on `leg` all that is computed; what it has sent or queued before is left as it is."""
         for layer, computed in enumerate(self.ready):
             for span in computed:
                 leg.queue.ready(layer, span)

@@ -25,6 +25,7 @@ from pdkv_connector.session.producer_desk import _MESSAGES as MESSAGES
 from pdkv_connector.session.producer_desk import ConsumerDesk
 from pdkv_connector.session.producer_leg import ProducerLeg, Progress
 from pdkv_connector.session.producer_transfer import ProducerTransfer
+from pdkv_connector.session.slab_queue import SlabQueue
 from pdkv_connector.session.states import ProducerPhase
 
 Method = Callable[..., Any]
@@ -180,6 +181,33 @@ def _leak_on_gather_failure(_original: Method) -> Method:
     return on_gather_failed
 
 
+def _keep_slot_of_what_does_not_fit(original: Method) -> Method:
+    def on_gather_too_large(self: ProducerSession, event: ev.GatherTooLarge, now: float) -> None:
+        original(self, event, now)
+        if self.book.send_slots:
+            self.book.send_slots.pop()
+
+    return on_gather_too_large
+
+
+def _readable_after_all(original: Method) -> Method:
+    def give_back(self: SlabQueue, piece: Any) -> None:
+        original(self, piece)
+        for layer in piece.layers:
+            self._pending[piece.want][layer].add(piece.tokens)
+
+    return give_back
+
+
+def _spend_credit(original: Method) -> Method:
+    def take_back(self: ProducerLeg, seq: int) -> Any:
+        slab = original(self, seq)
+        self._credits.remove(slab.credit)
+        return slab
+
+    return take_back
+
+
 MUTANTS = (
     Mutant("slots come free with Delivered, not with Closed", ConsumerBook, "advance", _free_on_delivered),
     Mutant("slots come free with Abort, not with Closed", ConsumerBook, "fail", _free_on_abort),
@@ -203,4 +231,11 @@ MUTANTS = (
     Mutant("the first slab counts as all", ConsumerLeg, "whole", _deliver_early),
     Mutant("prompts are not compared", ProducerBook, "check_prompt", _nothing),
     Mutant("a failed gather keeps its send slot", PRODUCER_EVENTS, ev.GatherFailed, _leak_on_gather_failure),
-)
+    Mutant("a slab that does not fit is lost", SlabQueue, "give_back", _nothing),
+    Mutant("a slab that does not fit is read though revoked", SlabQueue, "give_back", _readable_after_all),
+    Mutant("a slab that does not fit costs its credit", ProducerLeg, "take_back", _spend_credit),
+    Mutant(
+        "a slab that does not fit keeps its send slot",
+        PRODUCER_EVENTS, ev.GatherTooLarge, _keep_slot_of_what_does_not_fit,
+    ),
+)  # fmt: skip

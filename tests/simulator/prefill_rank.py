@@ -10,6 +10,7 @@ from pdkv_connector.session import events as ev
 from pdkv_connector.session.messages import Facts
 from pdkv_connector.session.producer import ProducerSession
 from pdkv_connector.types import Span
+from tests.simulator.codecs import Whims, encoded_bytes
 from tests.simulator.decode_rank import DecodeRank
 from tests.simulator.prefill_blocks import PrefillBlocks
 from tests.simulator.violation import require
@@ -30,8 +31,9 @@ class PrefillRank:
         self.dead = False
         scenario = world.scenario
         self.session = ProducerSession(
-            engine_id, facts, "sim", b"", scenario.slot_bytes, scenario.num_send_slots, scenario.producer_timing
-        )
+            engine_id, facts, "sim", b"", scenario.slot_bytes, scenario.num_send_slots, scenario.producer_timing,
+            Whims(world.rng, scenario.codec_whims),
+        )  # fmt: skip
         self.blocks = PrefillBlocks(f"P{number}", facts)
         self._connected: dict[str, DecodeRank] = {}
         self._send_slots: dict[int, tuple[act.SlabKey, Payload | None]] = {}
@@ -103,9 +105,12 @@ class PrefillRank:
         if self.world.rng.random() < self.world.scenario.weather.gather_failure:
             self.feed(ev.GatherFailed(action.key, "no such blocks"))
             return
+        num_bytes = encoded_bytes(self.world.rng, action)
+        if num_bytes > action.max_bytes:
+            self.feed(ev.GatherTooLarge(action.key))
+            return
         payload = self.blocks.payload(action, self.world.new_checksum())
         self._send_slots[action.send_slot] = (action.key, payload)
-        num_bytes = len(action.layers) * len(action.tokens) * len(action.heads) * 2
         self.feed(ev.Gathered(action.key, num_bytes, payload.checksum))
 
     def _digest(self, action: act.Digest) -> None:

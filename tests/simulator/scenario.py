@@ -64,7 +64,10 @@ class Partition:
 
 @dataclass(frozen=True)
 class Scenario:
-    """All that a schedule is drawn from, but for delays. A calm one has no disaster: everything must be delivered."""
+    """All that a schedule is drawn from, but for delays. A calm one has no disaster: everything must be delivered.
+
+    `codec_whims` is the chance that a slab has another codec than raw.
+    """
 
     calm: bool
     p_tp: int
@@ -76,6 +79,7 @@ class Scenario:
     num_send_slots: int
     num_ring_slots: int
     window_slots: int
+    codec_whims: float
     weather: Weather
     requests: tuple[RequestPlan, ...]
     producer_timing: Timing = TIMING
@@ -149,6 +153,7 @@ def draw(seed: int) -> Scenario:
         num_send_slots=rng.choice((1, 2, 6)),
         num_ring_slots=num_ring_slots,
         window_slots=rng.choice((1, 2, 4)),
+        codec_whims=rng.choice((0.0, 0.5, 1.0, 1.0)),
         weather=_weather(rng, calm),
         requests=tuple(_request(rng, index, calm, slow_prefill and not index) for index in range(num_requests)),
         producer_timing=replace(TIMING, lease_s=lease_s),

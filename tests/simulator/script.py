@@ -35,9 +35,9 @@ def draw_script(rng: Random, num_tokens: int, wild: bool, slow_prefill: bool) ->
     if wild and rng.random() < 0.06:
         return ()
     steps = [Step(rng.choice((0.0, rng.uniform(0, 2.0))), "offer")]
-    while rng.random() < 0.2:
+    while rng.random() < 0.3:
         some = _chunks(rng, num_tokens, False)
-        steps += [*some[: rng.randint(0, len(some))], Step(rng.uniform(0, 0.4), "preempt")]
+        steps += [*some[: rng.randint(0, len(some))], Step(rng.choice((0.005, rng.uniform(0, 0.4))), "preempt")]
     queued_s = 11.0 if slow_prefill and rng.random() < 0.5 else rng.choice((0.0, rng.uniform(0, 2.0)))
     first, *rest = _chunks(rng, num_tokens, slow_prefill)
     steps += [Step(queued_s + first.delay_s, "compute", first.tokens), *rest]

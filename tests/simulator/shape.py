@@ -12,7 +12,7 @@ BYTES_PER_TOKEN_HEAD = 2
 def _facts(scenario: Scenario, layers: range, tp_rank: int, tp_size: int, pp_rank: int, pp_size: int) -> Facts:
     heads = kv_heads_of(scenario.num_kv_heads, tp_rank, tp_size)
     names = tuple(LayerFact(f"layer{i}", 2, heads, 1, "int8", scenario.windows[i]) for i in layers)
-    return Facts("toy", "d", scenario.num_kv_heads, tp_rank, tp_size, pp_rank, pp_size, ("raw",), names)
+    return Facts("toy", "d", scenario.num_kv_heads, tp_rank, tp_size, pp_rank, pp_size, ("split", "raw"), names)
 
 
 def producer_facts(scenario: Scenario) -> list[Facts]:

@@ -80,7 +80,7 @@ def facts_of(config: Config, vllm_config: VllmConfig, kv_config: KVCacheConfig, 
         tp_size=tp_size,
         pp_rank=get_pp_group().rank_in_group,
         pp_size=get_pp_group().world_size,
-        codecs=(config.codec,) if config.codec in FACTORIES else (),
+        codecs=tuple(FACTORIES),
         layers=tuple(_layer_fact(region, specs[region.name][1], heads) for region in memory.regions),
     )
 

@@ -78,7 +78,7 @@ def transfer(producers: list[Rank], consumers: list[Rank], num_heads: int, token
             queue = SlabQueue((Want(tuple(range(NUM_LAYERS)), tokens, heads),), sizes, slot_bytes)
             for layer in range(NUM_LAYERS):
                 queue.ready(layer, tokens)
-            while piece := queue.pop():
+            while piece := queue.pop(slot_bytes):
                 size = CODEC.encode(producer.memory, producer.part(piece.layers, piece.tokens, heads), slot)
                 CODEC.decode(consumer.memory, consumer.part(piece.layers, piece.tokens, heads), slot[:size])
 

@@ -74,11 +74,11 @@ def test_a_codec_that_breaks_costs_its_transfer_only(prefill: Prefill, decode: D
     mover = prefill.rank.runtime.mover
     gather = mover.encode
 
-    def break_one(codec: str, part: SlabPart, ring: RingBuffer, slot: int) -> tuple[int, int]:
+    def break_one(codec: str, part: SlabPart, ring: RingBuffer, slot: int, max_bytes: int) -> tuple[int, int]:
         tables = prefill.rank.runtime.tables.of(broken.transfer_id, part.layers)
         if tables is not None and tables[0] is part.block_tables[0]:
             raise RuntimeError("illegal memory access")
-        return gather(codec, part, ring, slot)
+        return gather(codec, part, ring, slot, max_bytes)
 
     mover.encode = break_one  # type: ignore[method-assign]
     for prompt in (broken, sound):

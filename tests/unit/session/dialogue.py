@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TypeVar
 
 from pdkv_connector.layout.topology import kv_heads_of
 from pdkv_connector.session import actions as act
 from pdkv_connector.session import events as ev
 from pdkv_connector.session import messages as msg
+from pdkv_connector.session.codec_advisor import Advice, Load
 from pdkv_connector.session.consumer import ConsumerSession
 from pdkv_connector.session.producer import ProducerSession
 from pdkv_connector.session.timing import Timing
@@ -23,7 +25,7 @@ MessageT = TypeVar("MessageT")
 def facts(tp_rank: int = 0, tp_size: int = 1) -> msg.Facts:
     """One layer of two heads; a token of a head is 2 bytes."""
     layer = msg.LayerFact("layer0", 2, kv_heads_of(2, tp_rank, tp_size), 1, "int8", 0)
-    return msg.Facts("toy", "d", 2, tp_rank, tp_size, 0, 1, ("raw",), (layer,))
+    return msg.Facts("toy", "d", 2, tp_rank, tp_size, 0, 1, ("split", "raw"), (layer,))
 
 
 def of(kind: type[ActionT], actions: list[act.Action]) -> list[ActionT]:
@@ -37,7 +39,8 @@ def said(kind: type[MessageT], actions: list[act.Action]) -> list[MessageT]:
 
 
 def hello(expects: str = "P", metadata: bytes = b"") -> msg.Hello:
-    return msg.Hello("D", expects, 1, 1, facts(), "sim", metadata, msg.RingSpec(0, 32, 4, 0, "DRAM"))
+    version = msg.PROTOCOL_VERSION
+    return msg.Hello("D", expects, version, version, facts(), "sim", metadata, msg.RingSpec(0, 32, 4, 0, "DRAM"), (5,))
 
 
 def register(num_consumers: int = 1, credits: tuple[Credit, ...] = (Credit(0, 0),)) -> msg.Register:
@@ -45,11 +48,25 @@ def register(num_consumers: int = 1, credits: tuple[Credit, ...] = (Credit(0, 0)
     return msg.Register("t", 1, NUM_TOKENS, "digest", num_consumers, (want,), credits)
 
 
+class Advisor:
+    """Gives the same advice always; `loads` is what it was asked with."""
+
+    def __init__(self, codec: str = "raw", raw_bytes: int = 32) -> None:
+        self.advice: Advice | None = Advice(codec, raw_bytes)
+        self.loads: list[Load] = []
+
+    def advise(self, leg: act.LegKey, decoders: Mapping[str, int], load: Load, now: float) -> Advice | None:
+        self.loads.append(load)
+        assert self.advice is None or self.advice.codec in decoders
+        return self.advice
+
+
 class Prefill:
     """A producer session that consumer `D` has greeted and whose engine was offered transfer `t`."""
 
-    def __init__(self, num_slots: int = 2, slot_bytes: int = 32) -> None:
-        self.session = ProducerSession("P", facts(), "sim", b"", slot_bytes, num_slots, TIMING)
+    def __init__(self, num_slots: int = 2, slot_bytes: int = 32, advisor: Advisor | None = None) -> None:
+        self.advisor = advisor or Advisor()
+        self.session = ProducerSession("P", facts(), "sim", b"", slot_bytes, num_slots, TIMING, self.advisor)
         self.hear(hello())
         self.session.handle(ev.Offered("t", NUM_TOKENS, "digest"), 0.0)
 
@@ -85,7 +102,7 @@ class Decode:
 
     def welcome(self, peer: str = "P0", lease_s: float = TIMING.lease_s, process: str = "#1") -> list[act.Action]:
         rank = int(peer[1:])
-        welcome = msg.Welcome("P", 1, facts(rank, self.tp_size), "raw", b"", lease_s)
+        welcome = msg.Welcome("P", 1, facts(rank, self.tp_size), ("split", "raw"), b"", lease_s)
         return self.hear(welcome, peer=peer, process=process)
 
     def alive(self, peer: str = "P0", num_ready: int = NUM_TOKENS, now: float = 0.0) -> list[act.Action]:

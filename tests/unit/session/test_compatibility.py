@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from pdkv_connector.errors import HandshakeRefused
 from pdkv_connector.layout.topology import feeds, kv_heads_of
-from pdkv_connector.session.compatibility import check_facts, plan_wants, token_head_bytes
-from pdkv_connector.session.messages import Facts, LayerFact
+from pdkv_connector.session.compatibility import check_facts, decoders, plan_wants, token_head_bytes
+from pdkv_connector.session.messages import Facts, Hello, LayerFact, RingSpec
 from pdkv_connector.types import Span
 
 NUM_LAYERS = 4
@@ -33,9 +33,16 @@ def with_layer(base: Facts, **changes: object) -> Facts:
     return msgspec.structs.replace(base, layers=(*rest, msgspec.structs.replace(last, **changes)))
 
 
-def test_equal_facts_agree_on_the_producers_first_codec() -> None:
-    assert check_facts(OURS, OURS) == "split"
-    assert check_facts(OURS, msgspec.structs.replace(OURS, codecs=("raw",))) == "raw"
+def test_facts_agree_on_the_codecs_both_have_in_the_producers_order() -> None:
+    assert check_facts(OURS, OURS) == ("split", "raw")
+    assert check_facts(OURS, msgspec.structs.replace(OURS, codecs=("raw", "pack4", "split"))) == ("split", "raw")
+    assert check_facts(OURS, msgspec.structs.replace(OURS, codecs=("raw",))) == ("raw",)
+
+
+def test_decoders_are_the_common_codecs_with_the_consumers_speeds() -> None:
+    theirs = msgspec.structs.replace(OURS, codecs=("raw", "pack4", "split"))
+    hello = Hello("D", "", 2, 2, theirs, "sim", b"", RingSpec(0, 32, 4, 0, "DRAM"), (9, 8))
+    assert list(decoders(OURS, hello).items()) == [("split", 0), ("raw", 9)]
 
 
 @pytest.mark.parametrize(
@@ -65,7 +72,7 @@ def test_an_unknown_dtype_is_refused_by_name() -> None:
 
 
 def test_parallel_sizes_and_stages_may_differ() -> None:
-    assert check_facts(facts(4, 1, 2, range(2)), facts(4, 0, 4)) == "split"
+    assert check_facts(facts(4, 1, 2, range(2)), facts(4, 0, 4)) == ("split", "raw")
 
 
 def test_bytes_of_a_token_of_a_head() -> None:

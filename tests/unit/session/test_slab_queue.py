@@ -27,7 +27,7 @@ READY = st.lists(st.tuples(st.integers(0, 3), TOKENS), max_size=12)
 
 
 def drain(queue: SlabQueue) -> Iterator[Piece]:
-    while piece := queue.pop():
+    while piece := queue.pop(queue.slot_bytes):
         yield piece
 
 
@@ -69,7 +69,7 @@ def test_no_slab_exceeds_a_slot_and_none_is_empty(slot_bytes: int, ready: list[t
         queue.ready(layer, tokens)
     for piece in drain(queue):
         num_bytes = sum(LAYER_BYTES[layer] for layer in piece.layers) * len(HEADS) * len(piece.tokens)
-        assert 0 < num_bytes <= slot_bytes
+        assert 0 < num_bytes == piece.raw_bytes <= slot_bytes
 
 
 def test_earliest_tokens_go_first() -> None:
@@ -85,20 +85,50 @@ def test_consecutive_layers_share_a_slab_while_they_fit() -> None:
     queue = SlabQueue((Want((0, 1, 2, 3), Span(0, 4), HEADS),), LAYER_BYTES, 4 * 2 * (4 + 8 + 4))
     for layer in range(4):
         queue.ready(layer, Span(0, 4))
-    assert list(drain(queue)) == [Piece(0, Span(0, 3), Span(0, 4)), Piece(0, Span(3, 4), Span(0, 4))]
+    assert list(drain(queue)) == [Piece(0, Span(0, 3), Span(0, 4), 128), Piece(0, Span(3, 4), Span(0, 4), 32)]
 
 
 def test_revoked_tokens_wait_until_they_are_ready_again() -> None:
     queue = SlabQueue((Want((0,), Span(0, 8), HEADS),), LAYER_BYTES, 32)
     queue.ready(0, Span(0, 8))
-    sent = queue.pop()
+    sent = queue.pop(32)
     queue.revoke()
-    assert queue.pop() is None
+    assert queue.pop(32) is None
     queue.ready(0, Span(0, 8))
-    assert sent == Piece(0, Span(0, 1), Span(0, 4))
-    assert list(drain(queue)) == [Piece(0, Span(0, 1), Span(4, 8))]
+    assert sent == Piece(0, Span(0, 1), Span(0, 4), 32)
+    assert list(drain(queue)) == [Piece(0, Span(0, 1), Span(4, 8), 32)]
 
 
 def test_a_slot_smaller_than_one_token_is_refused() -> None:
     with pytest.raises(LayoutError, match="16 bytes but a slot holds 15: raise slot_bytes"):
         SlabQueue((Want((1,), Span(0, 8), HEADS),), LAYER_BYTES, 15)
+
+
+@given(SLOT_BYTES, READY, st.lists(st.booleans(), max_size=12), st.sampled_from((1, 20, 64, 400)))
+def test_what_is_given_back_goes_again_and_only_once(
+    slot_bytes: int, ready: list[tuple[int, Span]], fits: list[bool], max_bytes: int
+) -> None:
+    want = Want((0, 1, 2, 3), Span(0, NUM_TOKENS), HEADS)
+    queue = SlabQueue((want,), LAYER_BYTES, slot_bytes)
+    pieces = []
+    for layer, tokens in ready:
+        queue.ready(layer, tokens)
+    while piece := queue.pop(max_bytes):
+        if not fits or fits.pop():
+            pieces.append(piece)
+            continue
+        before = queue.waiting_bytes
+        queue.give_back(piece)
+        assert queue.waiting_bytes == before, "it is not read before it is said to be ready"
+        for layer, tokens in ready:
+            queue.ready(layer, tokens)
+        assert queue.waiting_bytes == before + piece.raw_bytes
+    expected = {(0, layer, token) for layer, tokens in ready for token in tokens}
+    assert elements((want,), pieces) == Counter(expected)
+
+
+def test_a_slab_holds_one_token_at_least() -> None:
+    queue = SlabQueue((Want((0, 1), Span(0, 8), HEADS),), LAYER_BYTES, 32)
+    queue.ready(0, Span(0, 8))
+    assert queue.pop(1) == Piece(0, Span(0, 1), Span(0, 1), 8)
+    assert queue.waiting_bytes == 7 * 8
