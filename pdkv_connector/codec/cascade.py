@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
@@ -61,7 +61,7 @@ class Cascade:
         Raises SlabTooLarge when that is more than `out` holds.
         """
         frame = Frame(self._width, merge(sections))
-        num_bytes = self._code(raw, frame, out[: raw.size - 1])
+        num_bytes = self._code(raw, frame, out[: max(0, raw.size - 1)])
         if num_bytes:
             return num_bytes
         if out.size < raw.size:
@@ -134,11 +134,14 @@ class Cascade:
             if fault:
                 raise ProtocolError(f"coded slab has {FAULTS[fault]} at byte {at}")
 
-    def _spread(self, work: Any, jobs: Sequence[_Job], *more: Sequence[Any]) -> Iterator[Any]:
-        """`work(index, job, ...)` of every job, in order of jobs; each index has a scratch of its own."""
+    def _spread(self, work: Any, jobs: Sequence[_Job], *more: Sequence[Any]) -> Iterable[Any]:
+        """`work(index, job, ...)` of every job, in order of jobs; each index has a scratch of its own.
+
+        Threads are waited for: a caller that gives up at the first fault gives its buffers back, too.
+        """
         if self._pool is None:
             return (work(0, *arguments) for arguments in zip(jobs, *more, strict=False))
-        return self._pool.map(work, range(len(jobs)), jobs, *more)
+        return list(self._pool.map(work, range(len(jobs)), jobs, *more))
 
     def _jobs(self, raw: Bytes, stream: Bytes, frame: Frame) -> Iterator[_Job]:
         """The sections, cut into as many jobs as there are threads when there is one section to cut."""

@@ -160,7 +160,9 @@ def merge(sections: Sequence[Section]) -> tuple[Section, ...]:
 
 def check_head(stream: bytes, num_bytes: int, frame: Frame) -> None:
     """Raise ProtocolError unless `stream` begins as a stream of `frame`, `num_bytes` long, must."""
-    if num_bytes < frame.blocks_at or num_bytes % 4:
+    if num_bytes % UNIT_BYTES:
+        raise ProtocolError(f"coded slab of {num_bytes} bytes is not a multiple of {UNIT_BYTES} bytes")
+    if num_bytes < frame.blocks_at:
         raise ProtocolError(f"coded slab of {num_bytes} bytes is shorter than its own tables, {frame.blocks_at} bytes")
     expected = frame.head(num_bytes)
     check = stream[CHECK_OFFSET : CHECK_OFFSET + 4]
