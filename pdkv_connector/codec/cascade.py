@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from pdkv_connector.codec import cascade_loops as loops
 from pdkv_connector.codec.cascade_decode import BAD_KIND, BAD_LENGTH, BAD_PARTS
-from pdkv_connector.codec.cascade_encode import Workspace, workspace
 from pdkv_connector.codec.cascade_format import (
     CHECK_OFFSET,
     UNIT_BYTES,
@@ -20,6 +19,7 @@ from pdkv_connector.codec.cascade_format import (
     check_head,
     merge,
 )
+from pdkv_connector.codec.cascade_workspace import Workspace, workspace
 from pdkv_connector.codec.host_view import UINTS
 from pdkv_connector.errors import ProtocolError, SlabTooLarge
 

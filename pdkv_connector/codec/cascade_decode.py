@@ -11,10 +11,13 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from pdkv_connector.codec.cascade_encode import active_mask, padded_bytes, tile_base
+from pdkv_connector.codec.cascade_encode import padded_bytes
 from pdkv_connector.codec.cascade_format import BLOCK_ELEMENTS, CODEBOOK_BYTES, CODED, CONSTANT, STORED, UNIT_BYTES
+from pdkv_connector.codec.cascade_table import active_mask, next_channel, tile_base
 from pdkv_connector.codec.simd import (
+    Array,
     Word,
+    copy_words,
     load_word,
     lowest_bit,
     popcount,
@@ -25,7 +28,6 @@ from pdkv_connector.codec.simd import (
 )
 from pdkv_connector.codec.simd_elements import join_elements
 
-Array = Any
 U8, U64 = np.uint8, np.uint64
 ZERO, ONE = U64(0), U64(1)
 OK, BAD_KIND, BAD_LENGTH, BAD_PARTS = 0, 1, 2, 3
@@ -48,7 +50,7 @@ def decode_segment(
         kind, num_bytes = entry >> 14, (entry & 0x3FFF) * UNIT_BYTES
         if at + num_bytes > stream.size or num_bytes > work.block.size // 2:
             return at, BAD_LENGTH
-        work.block[:num_bytes] = stream[at : at + num_bytes]
+        copy_words(stream, at, work.block, 0, num_bytes)
         fault = OK
         if kind == CODED:
             fault = _decode_block(block, start % num_dims, numbers, width, table, num_bytes, work)
@@ -110,12 +112,13 @@ def _decode_block(
     if fault != OK:
         return fault
     _take_tails(stride, tail_bits, source, tails_at, work.masks, work.tail)
-    whole = n // 64 * 64
+    channel, num_dims, whole = first_channel, work.base.size - 64, n // 64 * 64
     for at in range(0, whole, 64):
-        join_elements(block, at, work.base, first_channel + at, numbers[0], numbers[1],
+        join_elements(block, at, work.base, channel, numbers[0], numbers[1],
                       work.delta, source, stride, work.tail, at)  # fmt: skip
+        channel = next_channel(channel, num_dims)
     if whole < n:
-        join_elements(work.elements, 0, work.base, first_channel + whole, numbers[0], numbers[1],
+        join_elements(work.elements, 0, work.base, channel, numbers[0], numbers[1],
                       work.delta, source, stride, work.tail, whole)  # fmt: skip
         block[whole:] = work.elements[: n - whole]
     return OK

@@ -10,17 +10,19 @@ import numpy as np
 from numba import njit
 
 from pdkv_connector.codec.cascade_decode import OK, decode_segment
-from pdkv_connector.codec.cascade_encode import build_table, encode_segment
+from pdkv_connector.codec.cascade_encode import encode_segment
 from pdkv_connector.codec.cascade_format import UNIT_BYTES
+from pdkv_connector.codec.cascade_table import build_table
+from pdkv_connector.codec.simd import Array
 
-Array = Any
 CHECK_WORD = 6
 """Index of the header's check among its 32-bit words; it counts as zero."""
 
 
 def _sources() -> int:
     """A number that changes with any file these loops are compiled from."""
-    names = ("simd", "simd_elements", "cascade_format", "cascade_encode", "cascade_decode")
+    names = ("simd", "simd_elements", "cascade_format", "cascade_workspace", "cascade_table",
+             "cascade_encode", "cascade_decode")  # fmt: skip
     texts = [Path(__file__).with_name(f"{name}.py").read_bytes() for name in names]
     return int.from_bytes(hashlib.sha256(b"".join(texts)).digest()[:7], "little")
 

@@ -15,8 +15,9 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 LANES = 64
+Array = Any
 Word = Any
-"""A uint64, as numba sees it."""
+"""A numpy array, and a uint64, as numba sees them."""
 BYTE, WORD = ir.IntType(8), ir.IntType(64)
 VECTOR, MASK = ir.VectorType(BYTE, LANES), ir.VectorType(ir.IntType(1), LANES)
 HAS_BMI2 = bool(binding.get_host_cpu_features().get("bmi2", False))
@@ -185,6 +186,13 @@ def lowest_bit(typing: Any, word: Any) -> Any:
         return builder.cttz(args[0], ir.Constant(ir.IntType(1), 0))
 
     return types.int64(types.uint64), codegen
+
+
+@njit(nogil=True)
+def copy_words(source: Array, source_at: int, out: Array, out_at: int, num_bytes: int) -> None:
+    """Copy `num_bytes`, rounded up to a multiple of 8, from uint8 array to uint8 array."""
+    for i in range(0, num_bytes, 8):
+        store_word(out, out_at + i, load_word(source, source_at + i))
 
 
 @njit(nogil=True)
