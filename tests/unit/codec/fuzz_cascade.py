@@ -19,7 +19,6 @@ import numpy as np
 
 from pdkv_connector.codec import cascade
 from pdkv_connector.codec.cascade import Cascade
-from pdkv_connector.codec.cascade_encode import Workspace, workspace
 from pdkv_connector.codec.cascade_format import DTYPES, Section
 from pdkv_connector.errors import ProtocolError, SlabTooLarge
 from tests.unit.codec import spec_codec as spec
@@ -148,10 +147,13 @@ def fence_workspaces() -> None:
         inside[:] = array
         return inside
 
-    def build(elem_bytes: int, num_dims: int) -> Workspace:
-        return Workspace(*(fenced(array) for array in workspace(elem_bytes, num_dims)))
+    build = vars(cascade)["workspace"]
 
-    cascade.workspace = build  # type: ignore[attr-defined]
+    def build_fenced(elem_bytes: int, num_dims: int) -> Any:
+        plain = build(elem_bytes, num_dims)
+        return type(plain)(*(fenced(array) for array in plain))
+
+    vars(cascade)["workspace"] = build_fenced
 
 
 def fuzz_decoder(rng: Rng, count: int) -> Counter[str]:
