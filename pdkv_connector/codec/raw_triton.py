@@ -77,14 +77,16 @@ class TritonRawCodec:
     def _prepare(self, memory: KVMemory) -> list[Any]:
         """Integer views of `memory`, kept for as long as the same object comes."""
         if memory is not self._memory:
-            for region, tensor in zip(memory.regions, memory.tensors, strict=True):
-                check_fits(region, tensor.numel())
-            self._elements = [
-                tensor.view(INTS[region.elem_bytes])
-                for region, tensor in zip(memory.regions, memory.tensors, strict=True)
-            ]
-            self._memory = memory
+            self._elements, self._memory = flat_elements(memory), memory
         return self._elements
+
+
+def flat_elements(memory: KVMemory) -> list[Any]:
+    """The tensors as integers of their elements' size. Raises LayoutError when a region does not fit its tensor."""
+    pairs = list(zip(memory.regions, memory.tensors, strict=True))
+    for region, tensor in pairs:
+        check_fits(region, tensor.numel())
+    return [tensor.view(INTS[region.elem_bytes]) for region, tensor in pairs]
 
 
 def _place(region: Region, plane: PlaneMap, first_head: int) -> PagedPlane:

@@ -15,5 +15,16 @@ if DEVICE == "cpu" and importlib.util.find_spec("triton"):
     importlib.import_module("triton.language")
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("TRITON_INTERPRET", "1")
-        for operation in ("paged", "gather", "scatter"):
+        for operation in (
+            "paged",
+            "gather",
+            "scatter",
+            "segments",
+            "planes",
+            "table",
+            "encode",
+            "place",
+            "pack",
+            "decode",
+        ):
             importlib.import_module(f"pdkv_kernels.{operation}")

@@ -1,0 +1,230 @@
+"""Gather and encode: each block of a group's segments, paged, to a slot of its own and a directory entry."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import triton
+import triton.language as tl
+
+from pdkv_kernels.planes import (
+    CODED,
+    CONSTANT,
+    LEVEL_ROWS,
+    STORED,
+    UNIT_BYTES,
+    as_units,
+    ceil_div,
+    join_bits,
+    least_of,
+    padded,
+    ranks_of,
+    store_planes,
+    total,
+)
+from pdkv_kernels.segments import (
+    BLOCK_ELEMENTS,
+    DIRECTORY_AT,
+    FIRST_BLOCK,
+    FIRST_SEGMENT,
+    NUM_BLOCKS,
+    NUM_TOKENS,
+    ROW,
+    ROWS,
+    Coding,
+    Paged,
+    Paging,
+    bases_of,
+    bits_of,
+    segment_of,
+    table_at,
+    tile_of,
+)
+
+
+def encode(
+    num_programs: int,
+    kv: Paged,
+    plan: Any,
+    stream: Any,
+    lookups: Any,
+    slots: Any,
+    slot_bytes: int,
+    scratch: Any,
+    paging: Paging,
+    coding: Coding,
+) -> None:
+    """Code a group's blocks; the tables in `stream` and `lookups` come from `make_tables`.
+
+    slots: uint8, `slot_bytes` for every block of the stream, as many as its elements take.
+    scratch: uint8, `2 * 4096` a program.
+    """
+    encode_kernel[(num_programs,)](kv, plan, stream, lookups, slots, scratch, slot_bytes, paging, coding)
+
+
+@triton.jit
+def encode_kernel(
+    kv: tl.tensor,
+    plan: tl.tensor,
+    stream: tl.tensor,
+    lookups: tl.tensor,
+    slots: tl.tensor,
+    scratch: tl.tensor,
+    SLOT_BYTES: tl.constexpr,
+    PAGING: tl.constexpr,
+    CODING: tl.constexpr,
+) -> None:
+    """Programs share the group's blocks."""
+    scratch += tl.program_id(0) * (2 * BLOCK_ELEMENTS)
+    directory = (stream + tl.load(plan + DIRECTORY_AT)).to(tl.pointer_type(tl.uint16), bitcast=True)
+    num_elements = tl.load(plan + NUM_TOKENS).to(tl.int32) * PAGING.head_dim
+    num_blocks = ceil_div(num_elements, BLOCK_ELEMENTS)
+    for index in range(tl.program_id(0), tl.load(plan + NUM_BLOCKS).to(tl.int32), tl.num_programs(0)):
+        start = index % num_blocks * BLOCK_ELEMENTS
+        origin, block_ids, segment = segment_of(kv, plan, index // num_blocks, PAGING)
+        block = segment * num_blocks + index % num_blocks
+        place, dim, held = tile_of(kv, plan, block_ids, start, num_elements, PAGING)
+        bits = bits_of(tl.load(kv.memory + origin + place, mask=held, other=0))
+        base = bases_of(stream, table_at(plan, segment, PAGING, CODING), dim, CODING)
+        lookup = lookups + 2 * (tl.load(plan + FIRST_SEGMENT) + segment)
+        slot = slots + (tl.load(plan + FIRST_BLOCK) + block) * SLOT_BYTES
+        count = tl.minimum(num_elements - start, BLOCK_ELEMENTS)
+        tl.store(directory + block, _encode_block(bits, held, base, count, lookup, slot, scratch, CODING).to(tl.uint16))
+        tl.debug_barrier()  # the scratch is read to its end before the next block fills it
+
+
+@triton.jit
+def _encode_block(
+    bits: tl.tensor,
+    held: tl.tensor,
+    base: tl.tensor,
+    count: tl.tensor,
+    lookup: tl.tensor,
+    slot: tl.tensor,
+    scratch: tl.tensor,
+    CODING: tl.constexpr,
+) -> tl.tensor:
+    """One block of `count` elements to `slot`; returns its directory entry."""
+    elem_bytes: tl.constexpr = (1 + CODING.exponent_bits + CODING.mantissa_bits) // 8
+    low, high = tl.load(lookup), tl.load(lookup + 1)
+    exponent = (bits >> CODING.mantissa_bits) & ((1 << CODING.exponent_bits) - 1)
+    delta = (exponent - base) & 255
+    code = tl.where(held, code_of(delta, low, high), 0)
+    num_passed1, num_passed2, num_passed3, num_escapes = _count(code, CODING.width)
+    plane_bytes = (count + 63) // 64 * 8
+    codes_at = plane_bytes * (CODING.mantissa_bits + 1)
+    escapes_at = codes_at + plane_bytes * CODING.width
+    if CODING.width == 2:
+        escapes_at += 2 * (ceil_div(num_passed1, 8) + ceil_div(num_passed2, 8) + ceil_div(num_passed3, 8))
+    num_bytes, raw_bytes = padded(escapes_at + num_escapes), padded(count * elem_bytes)
+    least = least_of(tl.where(held, bits, 0xFFFFFFFF))
+    if ~least_of(~bits) == least:
+        tl.store(as_units(slot), least.to(tl.uint64))
+        entry = (CONSTANT << 14) + 1
+    elif num_bytes < raw_bytes:
+        _store_rest(bits, plane_bytes, slot, CODING)
+        end = tl.arange(0, UNIT_BYTES) + escapes_at + num_escapes
+        tl.store(slot + end, tl.full((UNIT_BYTES,), 0, tl.uint8), mask=end < num_bytes)
+        row = tl.arange(0, ROWS)
+        first = tl.minimum(code, (1 << CODING.width) - 1)
+        if CODING.width == 4:
+            _store_level(first, delta, slot + codes_at, plane_bytes, row, slot + escapes_at, 4)
+        else:
+            _store_level(first, delta, slot + codes_at, plane_bytes, row, scratch, 2)
+            other, at = scratch + BLOCK_ELEMENTS, slot + codes_at + 2 * plane_bytes
+            _code_level(scratch, num_passed1, low, high, at, other, 1)
+            at += 2 * ceil_div(num_passed1, 8)
+            _code_level(other, num_passed2, low, high, at, scratch, 2)
+            at += 2 * ceil_div(num_passed2, 8)
+            _code_level(scratch, num_passed3, low, high, at, slot + escapes_at, 3)
+        entry = (CODED << 14) + num_bytes // UNIT_BYTES
+    else:
+        _store_elements(bits, raw_bytes // elem_bytes, slot, elem_bytes)
+        entry = (STORED << 14) + raw_bytes // UNIT_BYTES
+    return entry
+
+
+@triton.jit
+def code_of(delta: tl.tensor, low: tl.tensor, high: tl.tensor) -> tl.tensor:
+    """4 bits for each delta: from `low` for -16 .. -1, from `high` for 0 .. 15, else 15; uint32."""
+    index = (delta + 16) & 255
+    codes = tl.where(index < 16, low, high).to(tl.uint64, bitcast=True)
+    code = (codes >> ((index & 15) * 4).to(tl.uint64)).to(tl.uint32) & 15
+    return tl.where(index < 32, code, 15)
+
+
+@triton.jit
+def _count(code: tl.tensor, WIDTH: tl.constexpr) -> tl.tensor:
+    """How many elements reach levels 1, 2 and 3, and how many have no code."""
+    first, second, third = 0, 0, 0
+    if WIDTH == 2:
+        levels = total(tl.full((1, 1), 1, tl.uint32) << ((code & 12) * 2), 1)  # a byte a level
+        third = total((levels >> 24).to(tl.int32), 0)
+        second = third + total(((levels >> 16) & 255).to(tl.int32), 0)
+        first = second + total(((levels >> 8) & 255).to(tl.int32), 0)
+    return first, second, third, total(total((code == 15).to(tl.int32), 1), 0)
+
+
+@triton.jit
+def _store_rest(bits: tl.tensor, plane_bytes: tl.tensor, slot: tl.tensor, CODING: tl.constexpr) -> None:
+    """Mantissa and sign: planes of bytes, then planes of the bits left over."""
+    low_planes: tl.constexpr = (CODING.exponent_bits + CODING.mantissa_bits) // 8
+    tail_bits: tl.constexpr = CODING.mantissa_bits + 1 - 8 * low_planes
+    sign = bits >> (CODING.exponent_bits + CODING.mantissa_bits)
+    rest = (bits & ((1 << CODING.mantissa_bits) - 1)) | (sign << CODING.mantissa_bits)
+    row = tl.arange(0, ROWS)
+    index = row[:, None] * ROW + tl.arange(0, ROW)[None, :]
+    for j in tl.static_range(low_planes):
+        byte = ((rest >> (8 * j)) & 255).to(tl.uint8)
+        tl.store(slot + j * plane_bytes * 8 + index, byte, mask=row[:, None] < plane_bytes)
+    if tail_bits > 0:
+        joined = join_bits(rest >> (8 * low_planes))
+        store_planes(slot + low_planes * plane_bytes * 8, plane_bytes, row, joined, tail_bits)
+
+
+@triton.jit
+def _store_elements(bits: tl.tensor, count: tl.tensor, slot: tl.tensor, ELEM_BYTES: tl.constexpr) -> None:
+    """The first `count` elements, bit for bit; those past the block's own are zero."""
+    kind: tl.constexpr = tl.uint8 if ELEM_BYTES == 1 else (tl.uint16 if ELEM_BYTES == 2 else tl.uint32)
+    index = tl.arange(0, ROWS)[:, None] * ROW + tl.arange(0, ROW)[None, :]
+    tl.store(slot.to(tl.pointer_type(kind), bitcast=True) + index, bits.to(kind), mask=index < count)
+
+
+@triton.jit
+def _store_level(
+    code: tl.tensor,
+    delta: tl.tensor,
+    planes: tl.tensor,
+    plane_bytes: tl.tensor,
+    row: tl.tensor,
+    passed_on: tl.tensor,
+    WIDTH: tl.constexpr,
+) -> tl.tensor:
+    """Codes of one level to `planes`; deltas without one to `passed_on`. Returns how many those are."""
+    store_planes(planes, plane_bytes, row, join_bits(code), WIDTH)
+    passed = code == (1 << WIDTH) - 1
+    rank, num_passed = ranks_of(passed)
+    tl.store(passed_on + rank, delta.to(tl.uint8), mask=passed)
+    return num_passed
+
+
+@triton.jit
+def _code_level(
+    deltas: tl.tensor,
+    num_codes: tl.tensor,
+    low: tl.tensor,
+    high: tl.tensor,
+    planes: tl.tensor,
+    passed_on: tl.tensor,
+    LEVEL: tl.constexpr,
+) -> None:
+    """Code the `num_codes` deltas that the level before has put into `deltas`."""
+    tl.debug_barrier()
+    plane_bytes = ceil_div(num_codes, 8)
+    for start in range(0, plane_bytes, LEVEL_ROWS):
+        row = start + tl.arange(0, LEVEL_ROWS)
+        index = row[:, None] * ROW + tl.arange(0, ROW)[None, :]
+        delta = tl.load(deltas + index, mask=row[:, None] < plane_bytes, other=0).to(tl.uint32)
+        code = tl.minimum(code_of(delta, low, high) - 4 * LEVEL, 3)
+        code = tl.where(index < num_codes, code, 0)
+        passed_on += _store_level(code, delta, planes, plane_bytes, row, passed_on, 2)
