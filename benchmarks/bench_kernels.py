@@ -4,8 +4,8 @@
 
 Rates are TB/s of bf16 KV from call to completion on the stream, medians; a copy of as many bytes reads and writes each
 once. The KV is made up: normal values with a scale of their own in each channel. Every slab is decoded into other
-blocks and compared bit by bit before anything is timed. The share of SMs that a link needs is computed, not measured:
-the KV that fills the link over the KV that all SMs code, as if rate grew with SMs. Results go to
+blocks and compared bit by bit before anything is timed. The share of SMs that a link needs is measured by bounding how
+many programs a kernel has, one an SM as long as there are no more than SMs. Results go to
 `benchmarks/results/kernels.jsonl`. Without a CUDA device it says so, records nothing and exits with 0.
 
 `--static` needs no GPU: it compiles the kernels for sm_90, prints machine instructions an element, and records nothing.
@@ -18,75 +18,27 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
-from statistics import median
 from typing import Any
 
-from benchmarks import kernel_static, machine
+import torch
+
+from benchmarks import kernel_report, kernel_static, machine
+from benchmarks.kernel_kv import TOKEN_BYTES, make_kv, slab_geometry, whole
+from benchmarks.kernel_report import MIB, Row
 from benchmarks.report import append_line, settings
-from benchmarks.shapes import Shape, hnd
 from pdkv_connector.codec.base import Codec, KVMemory, SlabPart
 from pdkv_connector.codec.registry import FACTORIES, create_codec
-from pdkv_connector.types import Span
 
 RESULTS = Path(__file__).resolve().parent / "results"
-MIB = 1 << 20
 SIZES_MIB = (1, 4, 16, 64, 256, 1024, 4096)
-LINKS_GBIT = (100, 200, 400)
-NUM_HEADS, HEAD_DIM, BLOCK_SIZE = 8, 128, 16
-TOKEN_BYTES = 2 * NUM_HEADS * HEAD_DIM * 2
-"""One token in one layer, K and V: 4 KiB, as in Llama-3.1-8B."""
-MAX_TOKENS = 16384
-
-
-@dataclass(frozen=True)
-class Row:
-    """One codec at one size; seconds of every repetition. `copy_s` is the device copy of `raw_bytes`."""
-
-    codec: str
-    raw_bytes: int
-    encoded_bytes: int
-    encode_s: tuple[float, ...]
-    decode_s: tuple[float, ...]
-    copy_s: tuple[float, ...]
-
-    @property
-    def ratio(self) -> float:
-        return self.raw_bytes / self.encoded_bytes
-
-    def rate(self, direction: str) -> float:
-        """TB/s of KV: `encode`, `decode` or `copy`."""
-        return self.raw_bytes / float(median(getattr(self, f"{direction}_s"))) / 1e12
-
-    def sm_share(self, direction: str, link_gbit: float) -> float:
-        """Share of the device that keeps a link of `link_gbit` Gb/s full of encoded KV; above 1 it cannot."""
-        return link_gbit / 8e3 * self.ratio / self.rate(direction)
-
-
-def slab_geometry(raw_bytes: int) -> tuple[int, int]:
-    """Layers and tokens of a slab of `raw_bytes`: as many tokens as it takes, more layers past `MAX_TOKENS`."""
-    num_tokens = min(raw_bytes // TOKEN_BYTES, MAX_TOKENS)
-    return raw_bytes // (num_tokens * TOKEN_BYTES), num_tokens
-
-
-def make_kv(num_layers: int, num_tokens: int, device: str) -> KVMemory:
-    """Paged bf16 KV: normal values, each channel with a scale of its own, from 1/8 to 8."""
-    import torch
-
-    torch.manual_seed(5)
-    num_blocks = -(-num_tokens // BLOCK_SIZE)
-    region = hnd(Shape(num_blocks, BLOCK_SIZE, NUM_HEADS, HEAD_DIM))
-    scale = torch.exp2(6 * torch.rand(NUM_HEADS, 1, 2 * HEAD_DIM, device=device) - 3)
-    size = (num_blocks, NUM_HEADS, BLOCK_SIZE, 2 * HEAD_DIM)
-    layers = [(torch.randn(size, device=device) * scale).bfloat16().view(-1) for _ in range(num_layers)]
-    return KVMemory((region,) * num_layers, tuple(layers))
+PROGRAMS, PROGRAMS_MIB = (4, 8, 16, 32, 64, 128), 64
+"""Bounded launches, and the slab they are measured with."""
 
 
 def seconds(device: str, action: Callable[[], Any]) -> float:
     """Seconds of `action` on the current stream, by events; on a CPU by the clock."""
-    import torch
-
     if device == "cpu":
         start_s = time.perf_counter()
         action()
@@ -100,15 +52,11 @@ def seconds(device: str, action: Callable[[], Any]) -> float:
     return float(start.elapsed_time(stop)) / 1e3
 
 
-def measure(name: str, raw_bytes: int, repeats: int, device: str = "cuda") -> Row:
+def measure(codec: Codec, raw_bytes: int, repeats: int, device: str = "cuda", num_programs: int = 0) -> Row:
     """One codec at one size. Raises AssertionError when a slab does not come back bit by bit."""
-    import torch
-
     num_layers, num_tokens = slab_geometry(raw_bytes)
     memory = make_kv(num_layers, num_tokens, device)
-    table = torch.randperm(memory.regions[0].num_blocks).tolist()
-    part = SlabPart(tuple(range(num_layers)), (table,) * num_layers, Span(0, num_tokens), Span(0, NUM_HEADS))
-    codec = create_codec(name, device)
+    part = whole(memory)
     out = torch.zeros(codec.max_encoded_bytes(memory, part), dtype=torch.uint8, device=device)
     encoded_bytes = codec.encode(memory, part, out)
     check(codec, memory, part, out[:encoded_bytes])
@@ -119,7 +67,8 @@ def measure(name: str, raw_bytes: int, repeats: int, device: str = "cuda") -> Ro
         return tuple(seconds(device, action) for _ in range(repeats))
 
     return Row(
-        codec=name,
+        codec=codec.name,
+        num_programs=num_programs,
         raw_bytes=num_layers * num_tokens * TOKEN_BYTES,
         encoded_bytes=encoded_bytes,
         encode_s=timed(lambda: codec.encode(memory, part, out)),
@@ -130,8 +79,6 @@ def measure(name: str, raw_bytes: int, repeats: int, device: str = "cuda") -> Ro
 
 def check(codec: Codec, memory: KVMemory, part: SlabPart, payload: Any) -> None:
     """Decode `payload` into cleared blocks and compare all of them: the slab covers every block."""
-    import torch
-
     found = KVMemory(memory.regions, tuple(torch.zeros_like(tensor) for tensor in memory.tensors))
     codec.decode(found, part, payload)
     for layer, pair in enumerate(zip(memory.tensors, found.tensors, strict=True)):
@@ -139,37 +86,24 @@ def check(codec: Codec, memory: KVMemory, part: SlabPart, payload: Any) -> None:
         assert torch.equal(wanted, got), f"{codec.name}: layer {layer} does not come back bit by bit"
 
 
+def measure_bounded(codecs: list[str], repeats: int) -> list[Row]:
+    """The cascade codecs with few programs; `raw` cannot be bounded."""
+    from pdkv_connector.codec.cascade_triton import TritonCascadeCodec
+
+    return [
+        measure(TritonCascadeCodec(name, width, programs), PROGRAMS_MIB * MIB, repeats, num_programs=programs)
+        for name, width in kernel_static.WIDTHS.items()
+        for programs in PROGRAMS
+        if name in codecs
+    ]
+
+
 def device_facts() -> dict[str, Any]:
     """Name, SMs, driver and CUDA version of the device."""
-    import torch
-
     query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader", "--id=0"]
     driver = subprocess.run(query, capture_output=True, text=True, check=False, timeout=30).stdout.strip()
     facts = torch.cuda.get_device_properties(0)
     return {"name": facts.name, "num_sms": facts.multi_processor_count, "driver": driver, "cuda": torch.version.cuda}
-
-
-def rate_table(rows: list[Row]) -> str:
-    """Rates by codec and size."""
-    lines = ["| Codec | MiB of KV | ratio | encode TB/s | decode TB/s | copy TB/s |", "| --- " + "| ---: " * 5 + "|"]
-    for row in rows:
-        rates = " | ".join(f"{row.rate(direction):.3f}" for direction in ("encode", "decode", "copy"))
-        lines.append(f"| {row.codec} | {row.raw_bytes / MIB:g} | {row.ratio:.3f} | {rates} |")
-    return "\n".join(lines)
-
-
-def share_table(rows: list[Row]) -> str:
-    """Computed share of SMs by codec and link, from each codec's largest slab."""
-    largest = {row.codec: row for row in sorted(rows, key=lambda row: row.raw_bytes)}
-    lines = [
-        "| Codec | Link Gb/s | SMs to encode (computed) | SMs to decode (computed) |",
-        "| --- | ---: | ---: | ---: |",
-    ]
-    for row in largest.values():
-        for link in LINKS_GBIT:
-            encode, decode = (100 * row.sm_share(direction, link) for direction in ("encode", "decode"))
-            lines.append(f"| {row.codec} | {link} | {encode:.1f} % | {decode:.1f} % |")
-    return "\n".join(lines)
 
 
 def parse(argv: list[str] | None = None) -> argparse.Namespace:
@@ -185,21 +119,21 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
 
 def main(argv: list[str] | None = None) -> int:
     """Measure, append one line to the results, print the tables."""
-    import torch
-
     args = parse(argv)
     if args.static:
         print("Static: SASS for sm_90, each instruction counted once however often a loop runs it; not a measurement\n")
-        print(kernel_static.table([kernel_static.count(launch) for launch in kernel_static.LAUNCHES]))
+        print(kernel_static.table(list(kernel_static.kernels())))
         return 0
     if not torch.cuda.is_available():
         print("bench_kernels: there is no CUDA device on this machine; nothing was measured and nothing recorded")
         return 0
     described = {**machine.describe(), "device": device_facts()}
-    rows = [measure(codec, size * MIB, args.repeats) for codec in args.codecs for size in args.sizes]
+    rows = [measure(create_codec(c, "cuda"), size * MIB, args.repeats) for c in args.codecs for size in args.sizes]
+    bounded = measure_bounded(args.codecs, args.repeats)
     line = {"bench": "kernels", "machine": described, "settings": settings(args)}
-    append_line(args.out, {**line, "rows": [asdict(row) for row in rows]})
-    print(f"{rate_table(rows)}\n\n{share_table(rows)}")
+    append_line(args.out, {**line, "rows": [asdict(row) for row in rows + bounded]})
+    shares = kernel_report.share_table(bounded, described["device"]["num_sms"])
+    print("\n\n".join([kernel_report.rate_table(rows), kernel_report.rate_table(bounded), shares]))
     return 0
 
 
