@@ -147,11 +147,12 @@ class TritonCascadeCodec:
         num_bytes, status = stream.numel(), fetch(self._rooms["status"])
         head = fetch(stream[: frame.directory_at]).tobytes()
         check_head(head, num_bytes, frame)
+        # the check is one of the whole stream only if the blocks fill it
+        if status[0] * UNIT_BYTES != num_bytes:
+            raise ProtocolError(f"coded slab of {num_bytes} bytes has blocks up to byte {status[0] * UNIT_BYTES}")
         check, written = int(status[1]) & 0xFFFFFFFF, int.from_bytes(head[CHECK_OFFSET : CHECK_OFFSET + 4], "little")
         if check != written:
             raise ProtocolError(f"coded slab of {num_bytes} bytes has check {check:08x}, {written:08x} was written")
-        if status[0] * UNIT_BYTES != num_bytes:
-            raise ProtocolError(f"coded slab of {num_bytes} bytes has blocks up to byte {status[0] * UNIT_BYTES}")
         if status[2] != CLEAN[2]:
             block, fault = divmod(int(status[2]), decoding.FAULTS.value)
             raise ProtocolError(f"coded slab has {FAULTS[fault]}, block {block}")

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import os
-
 import numpy as np
 import pytest
 
-from benchmarks.shapes import LAYOUTS, Shape, make_memory, mla, to_torch
+from benchmarks.shapes import LAYOUTS, Shape, mla
 from pdkv_connector.codec.base import KVMemory, SlabPart
 from pdkv_connector.codec.raw import RawCodec
 from pdkv_connector.errors import LayoutError, ProtocolError
 from pdkv_connector.types import Span
+from tests.kernels.scenes import DEVICE, contents, on_torch, scene
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
 
 from pdkv_connector.codec.raw_triton import TritonRawCodec  # noqa: E402
-
-DEVICE = os.environ.get("PDKV_TEST_DEVICE", "cpu")
 
 CASES = [
     (Shape(5, 16, 3, 64), Span(5, 70), Span(1, 3)),
@@ -38,21 +35,6 @@ CELLS = [
     *((build, *case) for name, build in LAYOUTS.items() for case in CASES if allowed(name, case[0])),
     *((mla, *case) for case in MLA_CASES),
 ]
-
-
-def scene(build: object, shape: Shape, tokens: Span, heads: Span, seed: int | None) -> tuple[KVMemory, SlabPart]:
-    memory = make_memory((build(shape, "a"), build(shape, "b")), seed)  # type: ignore[operator]
-    table = tuple(np.random.default_rng(3).permutation(shape.num_blocks).tolist())
-    return memory, SlabPart((0, 1), (table, table[::-1]), tokens, heads)
-
-
-def on_torch(memory: KVMemory) -> KVMemory:
-    pairs = zip(memory.regions, memory.tensors, strict=True)
-    return KVMemory(memory.regions, tuple(to_torch(tensor, region.dtype).to(DEVICE) for region, tensor in pairs))
-
-
-def contents(memory: KVMemory) -> list[bytes]:
-    return [tensor.cpu().view(torch.uint8).numpy().tobytes() for tensor in memory.tensors]
 
 
 def host_payload(memory: KVMemory, part: SlabPart) -> np.ndarray:
