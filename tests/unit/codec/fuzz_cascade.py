@@ -46,6 +46,11 @@ def bases(rng: Rng) -> list[Base]:
     return [base(rng, width, shape) for width in (2, 4) for shape in shapes]
 
 
+def large_bases(rng: Rng) -> list[Base]:
+    """Streams longer than a decoder's scratch."""
+    return [base(rng, width, [Section(DTYPES["float32"], 1, 64, 256)]) for width in (2, 4)]
+
+
 def base(rng: Rng, width: int, sections: Sequence[Section]) -> Base:
     """One segment of each kind of block, if there are three."""
     singles = [Section(s.numbers, 1, s.num_tokens, s.num_dims) for s in sections for _ in range(s.num_segments)]
@@ -93,6 +98,19 @@ def edit_entry(rng: Rng, data: bytearray, base: Base) -> None:
         struct.pack_into("<H", data, at + 2, (entry - delta) % (1 << 16))
 
 
+def hoard(rng: Rng, data: bytearray, base: Base) -> None:
+    """One block takes all that some blocks behind it have: more than any block may, if there is as much."""
+    entries = range(base.ends[0], min(base.ends[1], len(data) - 1), 2)
+    if len(entries) < 2:
+        return
+    first, last = np.sort(rng.choice(len(entries), 2, replace=False))
+    words = [struct.unpack_from("<H", data, at)[0] for at in entries]
+    total = sum(word % (1 << 14) for word in words[first : last + 1])
+    taken = min(total, (1 << 14) - 1)
+    words[first : last + 1] = [words[first] >> 14 << 14 | taken, *[0] * (last - first - 1), min(total - taken, 16383)]
+    struct.pack_into(f"<{len(words)}H", data, entries[0], *words)
+
+
 def cut(rng: Rng, data: bytearray, base: Base) -> None:
     count = int(rng.choice([1, 8, 16, int(rng.integers(len(data) + 1)) & -8]))
     del data[max(0, len(data) - count) :]
@@ -114,7 +132,7 @@ def edit_header(rng: Rng, data: bytearray, base: Base) -> None:
 
 
 MUTATIONS: tuple[Callable[[Rng, bytearray, Base], None], ...]
-MUTATIONS = (*[flip_bit] * 5, *[set_bytes] * 6, *[edit_entry] * 4, cut, grow, remove, edit_header)
+MUTATIONS = (*[flip_bit] * 5, *[set_bytes] * 6, *[edit_entry] * 4, *[hoard] * 2, cut, grow, remove, edit_header)
 
 
 def mutate(rng: Rng, base: Base) -> bytes:
@@ -157,12 +175,12 @@ def fence_workspaces() -> None:
 
 
 def fuzz_decoder(rng: Rng, count: int) -> Counter[str]:
-    good = bases(rng)
+    good, large = bases(rng), large_bases(rng)
     codecs = {(width, num_threads): Cascade(width, num_threads) for width in (2, 4) for num_threads in (1, 3)}
-    source, target = Fence(1 << 16), Fence(1 << 16)
+    source, target = Fence(1 << 17), Fence(1 << 17)
     ends: Counter[str] = Counter()
     for _ in range(count):
-        base = good[int(rng.integers(len(good)))]
+        base = good[int(rng.integers(len(good)))] if rng.random() < 0.98 else large[int(rng.integers(2))]
         codec = codecs[base.width, 3 if rng.random() < 0.03 else 1]
         ends[decode_one(codec, base, mutate(rng, base), source, target, at_front=bool(rng.integers(2)))] += 1
     return ends

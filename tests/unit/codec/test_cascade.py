@@ -197,6 +197,21 @@ def test_a_buffer_too_small(width: int, codecs: dict[int, Cascade]) -> None:
 
 
 @widths
+@names
+def test_buffers_at_any_address(width: int, name: str) -> None:
+    shape = [Section(DTYPES["float8_e5m2"], 1, 35, 3), Section(DTYPES[name], 2, 70, 33)]
+    content = slab(np.random.default_rng(13), shape, [normal])
+    expected = spec.encode(content.tobytes(), plainly(shape), width)
+    for offset in (1, 2, 3):
+        raw, out, back = (np.zeros(offset + content.size, np.uint8)[offset:] for _ in range(3))
+        raw[:] = content
+        payload = out[: ALONE[width].encode(raw, shape, out)]
+        assert payload.tobytes() == expected
+        ALONE[width].decode(payload, shape, back)
+        assert back.tobytes() == content.tobytes()
+
+
+@widths
 def test_noise_needs_a_buffer_of_its_size(width: int) -> None:
     shape = [Section(DTYPES["float32"], 1, 50, 16)]
     raw = slab(np.random.default_rng(9), shape, [any_bits])
