@@ -20,17 +20,20 @@ from pdkv_kernels.planes import (
     UNIT_BYTES,
     UNITS,
     as_units,
+    bits_before,
     ceil_div,
     check_of,
+    first_bits,
     load_planes,
+    num_set,
     padded,
-    ranks_of,
+    passed_of,
+    running_total,
     split_bits,
     total,
 )
 from pdkv_kernels.segments import (
     BLOCK_ELEMENTS,
-    CODEBOOK_BYTES,
     DIRECTORY_AT,
     FIRST_BLOCK,
     NUM_BLOCKS,
@@ -91,7 +94,7 @@ def decode_kernel(
     directory = (stream + tl.load(plan + DIRECTORY_AT)).to(tl.pointer_type(tl.uint16), bitcast=True)
     num_elements = tl.load(plan + NUM_TOKENS).to(tl.int32) * PAGING.head_dim
     num_blocks = ceil_div(num_elements, BLOCK_ELEMENTS)
-    check = _check_head(as_units(stream), head_units)
+    checks = _check_head(as_units(stream), head_units)
     for index in range(tl.program_id(0), tl.load(plan + NUM_BLOCKS).to(tl.int32), tl.num_programs(0)):
         start = index % num_blocks * BLOCK_ELEMENTS
         origin, block_ids, segment = segment_of(kv, plan, index // num_blocks, PAGING)
@@ -99,7 +102,7 @@ def decode_kernel(
         entry = tl.load(directory + block).to(tl.int32)
         at = tl.load(starts + tl.load(plan + FIRST_BLOCK) + block)
         length = tl.where(at + (entry & 0x3FFF) <= num_units, entry & 0x3FFF, 0)
-        check += _check_units(as_units(stream), at, length)
+        checks += _check_units(as_units(stream), at, length)
         place, dim, held = tile_of(kv, plan, block_ids, start, num_elements, PAGING)
         table = table_at(plan, segment, PAGING, CODING)
         base = bases_of(stream, table, dim, CODING)
@@ -114,7 +117,7 @@ def decode_kernel(
             number = (tl.load(plan + FIRST_BLOCK) + block) * FAULTS + fault
             tl.atomic_min(status + 2, number, sem="relaxed")
         tl.debug_barrier()  # the scratch is read to its end before the next block fills it
-    tl.atomic_add(status.to(tl.pointer_type(tl.uint32), bitcast=True) + 2, check, sem="relaxed")
+    tl.atomic_add(status.to(tl.pointer_type(tl.uint32), bitcast=True) + 2, total(checks, 0), sem="relaxed")
 
 
 @triton.jit
@@ -125,23 +128,23 @@ def _as_kind(bits: tl.tensor, kind: tl.constexpr) -> tl.tensor:
 
 @triton.jit
 def _check_units(stream: tl.tensor, start: tl.tensor, count: tl.tensor) -> tl.tensor:
-    """What `count` units from `start` on add to the check."""
-    check = tl.full((), 0, tl.uint32)
+    """What `count` units from `start` on add to the check, in parts."""
+    checks = tl.full((UNITS,), 0, tl.uint32)
     for at in range(0, count, UNITS):
         index = at + tl.arange(0, UNITS)
-        check += check_of(tl.load(stream + start + index, mask=index < count, other=0), start + index)
-    return check
+        checks += check_of(tl.load(stream + start + index, mask=index < count, other=0), start + index)
+    return checks
 
 
 @triton.jit
 def _check_head(stream: tl.tensor, head_units: tl.tensor) -> tl.tensor:
-    """What the program's share of the head adds to the check, the check itself left out."""
-    check = tl.full((), 0, tl.uint32)
+    """What the program's share of the head adds to the check, in parts; the check itself is left out."""
+    checks = tl.full((UNITS,), 0, tl.uint32)
     for at in range(tl.program_id(0) * UNITS, head_units, tl.num_programs(0) * UNITS):
         index = at + tl.arange(0, UNITS)
         units = tl.load(stream + index, mask=index < head_units, other=0)
-        check += check_of(tl.where(index == CHECK_UNIT, (units >> 32) << 32, units), index)
-    return check
+        checks += check_of(tl.where(index == CHECK_UNIT, (units >> 32) << 32, units), index)
+    return checks
 
 
 @triton.jit
@@ -199,46 +202,53 @@ def _decode_coded(
     good = deeper_at <= num_bytes
     plane_bytes = tl.where(good, plane_bytes, 0)
     row = tl.arange(0, ROWS)
-    index = row[:, None] * ROW + tl.arange(0, ROW)[None, :]
-    code = split_bits(load_planes(source + codes_at, plane_bytes, row, CODING.width))
-    escape: tl.constexpr = (1 << CODING.width) - 1
-    rank, num_passed = ranks_of((code == escape) & (index < count))
+    joined = load_planes(source + codes_at, plane_bytes, row, CODING.width)
+    passed = passed_of(joined, CODING.width) & first_bits(count - row * ROW)
+    num_passed = num_set(passed)
+    before = running_total(num_passed, 0) - num_passed
     low, high = _codebook(codebook)
     if CODING.width == 4:
-        good = good & (num_bytes == padded(deeper_at + num_passed))
-        deeper = source + deeper_at
+        good = good & (num_bytes == padded(deeper_at + total(num_passed, 0)))
+        deeper = _load_bytes(source, deeper_at + before, tl.where(good, num_bytes, 0))
     else:
-        good = good & _decode_levels(source, num_bytes, deeper_at, num_passed, low, high, scratch)
-        deeper = scratch
-    passed = (code == escape) & (index < tl.where(good, count, 0))
-    delta = tl.load(deeper + rank, mask=passed, other=0).to(tl.uint32)
-    delta = tl.where(passed, delta, symbol_of(code, low, high, 0, CODING.width))
+        good = good & _decode_levels(source, num_bytes, deeper_at, total(num_passed, 0), low, high, scratch)
+        deeper = _load_bytes(scratch, before, tl.where(good, BLOCK_ELEMENTS, 0))
+    code = split_bits(joined)
+    if CODING.width == 4:
+        symbols = (tl.where(code < 8, low, high) >> ((code & 7) * 8).to(tl.uint64)).to(tl.uint32)
+    else:
+        symbols = low.to(tl.uint32) >> (code * 8)
+    delta = _choose(passed, deeper, symbols)
     bits = _join(_load_rest(source, plane_bytes, row, CODING), delta + base, CODING)
     return bits, tl.where(good, OK, BAD_PARTS)
 
 
 @triton.jit
 def _codebook(codebook: tl.tensor) -> tl.tensor:
-    """Its 16 bytes as two uint64."""
-    index = tl.arange(0, CODEBOOK_BYTES)
-    shifted = tl.load(codebook + index).to(tl.uint64) << ((index % 8) * 8).to(tl.uint64)
-    nothing = shifted * 0
-    low = total(tl.where(index < 8, shifted, nothing), 0)
-    return low, total(tl.where(index < 8, nothing, shifted), 0)
+    """Its 16 bytes as two uint64; behind a codebook there is always a unit more of the stream's head."""
+    shift = (codebook.to(tl.int64) % UNIT_BYTES * 8).to(tl.uint64)
+    words = as_units(codebook - codebook.to(tl.int64) % UNIT_BYTES)
+    first, second, third = tl.load(words), tl.load(words + 1), tl.load(words + 2)
+    return first >> shift | (second << 1) << (63 - shift), second >> shift | (third << 1) << (63 - shift)
 
 
 @triton.jit
-def symbol_of(code: tl.tensor, low: tl.tensor, high: tl.tensor, LEVEL: tl.constexpr, WIDTH: tl.constexpr) -> tl.tensor:
-    """The delta that each code of a level stands for, uint32; anything for a code that passes the element on."""
-    if WIDTH == 4:
-        symbols = tl.where(code < 8, low, high) >> ((code & 7) * 8).to(tl.uint64)
-    else:
-        place: tl.constexpr = 24 * LEVEL
-        symbols = (
-            low >> place if LEVEL < 2 else (low >> place | high << (64 - place) if LEVEL == 2 else high >> (place - 64))
-        )
-        symbols = symbols.to(tl.uint32) >> (code * 8)
-    return symbols.to(tl.uint32) & 255
+def _load_bytes(source: tl.tensor, start: tl.tensor, limit: tl.tensor) -> tl.tensor:
+    """For each `start`, the 8 bytes of `source` from there on, as uint64; zeros from `limit`, a multiple of 8, on."""
+    unit = start // UNIT_BYTES
+    shift = (start % UNIT_BYTES * 8).to(tl.uint64)
+    units = as_units(source)
+    low = tl.load(units + unit, mask=unit * UNIT_BYTES < limit, other=0)
+    high = tl.load(units + unit + 1, mask=unit * UNIT_BYTES + UNIT_BYTES < limit, other=0)
+    return low >> shift | (high << 1) << (63 - shift)
+
+
+@triton.jit
+def _choose(passed: tl.tensor, deeper: tl.tensor, symbols: tl.tensor) -> tl.tensor:
+    """Deltas `[rows, ROW]`: where `passed` is set the next byte of the row's `deeper`, else the symbol's lowest."""
+    shift, is_set = bits_before(passed)
+    byte = (deeper[:, None] >> shift.to(tl.uint64)).to(tl.uint32)
+    return tl.where(is_set, byte, symbols) & 255
 
 
 @triton.jit
@@ -277,29 +287,31 @@ def _decode_levels(
 ) -> tl.tensor:
     """Deltas of the `num_codes1` elements past level 0 to `scratch`; returns whether the block's parts add up."""
     at2 = at1 + 2 * ceil_div(num_codes1, 8)
-    good, num_codes2 = _count_passed(source + at1, num_codes1, at2 <= num_bytes)
+    num_codes2 = _count_passed(source + at1, num_codes1, at2 <= num_bytes)
     at3 = at2 + 2 * ceil_div(num_codes2, 8)
-    good, num_codes3 = _count_passed(source + at2, num_codes2, good & (at3 <= num_bytes))
+    num_codes3 = _count_passed(source + at2, num_codes2, at3 <= num_bytes)
     at4 = at3 + 2 * ceil_div(num_codes3, 8)
-    good, num_escapes = _count_passed(source + at3, num_codes3, good & (at4 <= num_bytes))
-    good = good & (num_bytes == padded(at4 + num_escapes))
-    other = scratch + BLOCK_ELEMENTS
-    _decode_level(source + at3, tl.where(good, num_codes3, 0), source + at4, scratch, low, high, 3)
-    _decode_level(source + at2, tl.where(good, num_codes2, 0), scratch, other, low, high, 2)
-    _decode_level(source + at1, tl.where(good, num_codes1, 0), other, scratch, low, high, 1)
+    num_escapes = _count_passed(source + at3, num_codes3, at4 <= num_bytes)
+    good = num_bytes == padded(at4 + num_escapes)
+    deeper, deeper_at, limit = source, at4, num_bytes
+    target, other = scratch, scratch + BLOCK_ELEMENTS
+    for step in range(3):
+        planes = source + tl.where(step == 0, at3, tl.where(step == 1, at2, at1))
+        num_codes = tl.where(step == 0, num_codes3, tl.where(step == 1, num_codes2, num_codes1))
+        symbols = tl.where(step == 0, high >> 8, tl.where(step == 1, low >> 48 | high << 16, low >> 24)).to(tl.uint32)
+        _decode_level(planes, tl.where(good, num_codes, 0), deeper, deeper_at, limit, target, symbols)
+        deeper, deeper_at, limit = target, 0, BLOCK_ELEMENTS
+        target, other = other, target
     return good
 
 
 @triton.jit
 def _count_passed(planes: tl.tensor, num_codes: tl.tensor, good: tl.tensor) -> tl.tensor:
-    """`good` again, and how many of a level's codes pass their element on; zero if not good."""
+    """How many of a level's codes pass their element on; none if the planes are not there."""
     plane_bytes = tl.where(good, ceil_div(num_codes, 8), 0)
     row = tl.arange(0, ROWS)
-    joined = load_planes(planes, plane_bytes, row, 2)
-    both = joined & (joined >> 8) & ((1 << tl.minimum(tl.maximum(num_codes - row * 8, 0), 8)) - 1).to(tl.uint32)
-    pairs = both - ((both >> 1) & 0x55)
-    fours = (pairs & 0x33) + ((pairs >> 2) & 0x33)
-    return good, total(((fours + (fours >> 4)) & 15).to(tl.int32), 0)
+    passed = passed_of(load_planes(planes, plane_bytes, row, 2), 2) & first_bits(num_codes - row * ROW)
+    return total(num_set(passed), 0)
 
 
 @triton.jit
@@ -307,21 +319,21 @@ def _decode_level(
     planes: tl.tensor,
     num_codes: tl.tensor,
     deeper: tl.tensor,
+    deeper_at: tl.tensor,
+    limit: tl.tensor,
     deltas: tl.tensor,
-    low: tl.tensor,
-    high: tl.tensor,
-    LEVEL: tl.constexpr,
+    symbols: tl.tensor,
 ) -> None:
-    """Write the deltas of a level's elements; `deeper` holds those of the elements it passes on."""
+    """Write the deltas of a level's elements; those of elements it passes on begin at byte `deeper_at` of `deeper`."""
     plane_bytes = ceil_div(num_codes, 8)
     for start in range(0, plane_bytes, LEVEL_ROWS):
         row = start + tl.arange(0, LEVEL_ROWS)
-        index = row[:, None] * ROW + tl.arange(0, ROW)[None, :]
-        code = split_bits(load_planes(planes, plane_bytes, row, 2))
-        passed = (code == 3) & (index < num_codes)
-        rank, num_passed = ranks_of(passed)
-        delta = tl.load(deeper + rank, mask=passed, other=0).to(tl.uint32)
-        delta = tl.where(passed, delta, symbol_of(code, low, high, LEVEL, 2))
-        tl.store(deltas + index, delta.to(tl.uint8), mask=row[:, None] < plane_bytes)
-        deeper += num_passed
+        joined = load_planes(planes, plane_bytes, row, 2)
+        passed = passed_of(joined, 2) & first_bits(num_codes - row * ROW)
+        num_passed = num_set(passed)
+        before = running_total(num_passed, 0) - num_passed
+        delta = _choose(passed, _load_bytes(deeper, deeper_at + before, limit), symbols >> (split_bits(joined) * 8))
+        place = row[:, None] * ROW + tl.arange(0, ROW)[None, :]
+        tl.store(deltas + place, delta.to(tl.uint8), mask=row[:, None] < plane_bytes)
+        deeper_at += total(num_passed, 0)
     tl.debug_barrier()

@@ -14,11 +14,15 @@ from pdkv_kernels.planes import (
     STORED,
     UNIT_BYTES,
     as_units,
+    bits_before,
     ceil_div,
     join_bits,
     least_of,
+    most_of,
+    num_set,
     padded,
-    ranks_of,
+    passed_of,
+    running_total,
     store_planes,
     total,
 )
@@ -40,6 +44,10 @@ from pdkv_kernels.segments import (
     table_at,
     tile_of,
 )
+
+CANDIDATES = tl.constexpr(32)
+"""Deltas from -16 to 15 have codes."""
+TO_DELTA = tl.constexpr(-16)
 
 
 def encode(
@@ -106,16 +114,14 @@ def _encode_block(
 ) -> tl.tensor:
     """One block of `count` elements to `slot`; returns its directory entry."""
     elem_bytes: tl.constexpr = (1 + CODING.exponent_bits + CODING.mantissa_bits) // 8
-    low, high = tl.load(lookup), tl.load(lookup + 1)
+    low, high = tl.load(lookup).to(tl.uint64, bitcast=True), tl.load(lookup + 1).to(tl.uint64, bitcast=True)
     exponent = (bits >> CODING.mantissa_bits) & ((1 << CODING.exponent_bits) - 1)
-    delta = (exponent - base) & 255
-    code = tl.where(held, code_of(delta, low, high), 0)
-    num_passed1, num_passed2, num_passed3, num_escapes = _count(code, CODING.width)
+    index = (exponent - base + CANDIDATES // 2) & 255
+    code = tl.where(held, code_of(index, low, high), 0)
     plane_bytes = (count + 63) // 64 * 8
     codes_at = plane_bytes * (CODING.mantissa_bits + 1)
-    escapes_at = codes_at + plane_bytes * CODING.width
-    if CODING.width == 2:
-        escapes_at += 2 * (ceil_div(num_passed1, 8) + ceil_div(num_passed2, 8) + ceil_div(num_passed3, 8))
+    deeper_at = codes_at + plane_bytes * CODING.width
+    escapes_at, num_escapes = _sizes(code, deeper_at, CODING.width)
     num_bytes, raw_bytes = padded(escapes_at + num_escapes), padded(count * elem_bytes)
     least = least_of(tl.where(held, bits, 0xFFFFFFFF))
     if ~least_of(~bits) == least:
@@ -128,15 +134,10 @@ def _encode_block(
         row = tl.arange(0, ROWS)
         first = tl.minimum(code, (1 << CODING.width) - 1)
         if CODING.width == 4:
-            _store_level(first, delta, slot + codes_at, plane_bytes, row, slot + escapes_at, 4)
+            _store_level(first, index, slot + codes_at, plane_bytes, row, slot + escapes_at, TO_DELTA, 4)
         else:
-            _store_level(first, delta, slot + codes_at, plane_bytes, row, scratch, 2)
-            other, at = scratch + BLOCK_ELEMENTS, slot + codes_at + 2 * plane_bytes
-            _code_level(scratch, num_passed1, low, high, at, other, 1)
-            at += 2 * ceil_div(num_passed1, 8)
-            _code_level(other, num_passed2, low, high, at, scratch, 2)
-            at += 2 * ceil_div(num_passed2, 8)
-            _code_level(scratch, num_passed3, low, high, at, slot + escapes_at, 3)
+            num_codes = _store_level(first, index, slot + codes_at, plane_bytes, row, scratch, 0, 2)
+            _code_levels(num_codes, low, high, slot + deeper_at, slot + escapes_at, scratch)
         entry = (CODED << 14) + num_bytes // UNIT_BYTES
     else:
         _store_elements(bits, raw_bytes // elem_bytes, slot, elem_bytes)
@@ -145,24 +146,24 @@ def _encode_block(
 
 
 @triton.jit
-def code_of(delta: tl.tensor, low: tl.tensor, high: tl.tensor) -> tl.tensor:
-    """4 bits for each delta: from `low` for -16 .. -1, from `high` for 0 .. 15, else 15; uint32."""
-    index = (delta + 16) & 255
-    codes = tl.where(index < 16, low, high).to(tl.uint64, bitcast=True)
-    code = (codes >> ((index & 15) * 4).to(tl.uint64)).to(tl.uint32) & 15
-    return tl.where(index < 32, code, 15)
+def code_of(index: tl.tensor, low: tl.tensor, high: tl.tensor) -> tl.tensor:
+    """4 bits for each delta, given plus 16 modulo 256: from `low` below 16, from `high` below 32, else 15; uint32."""
+    codes = tl.where(index < 16, low, high) >> ((index & 15) * 4).to(tl.uint64)
+    return tl.where(index < CANDIDATES, codes.to(tl.uint32) & 15, 15)
 
 
 @triton.jit
-def _count(code: tl.tensor, WIDTH: tl.constexpr) -> tl.tensor:
-    """How many elements reach levels 1, 2 and 3, and how many have no code."""
-    first, second, third = 0, 0, 0
+def _sizes(code: tl.tensor, deeper_at: tl.tensor, WIDTH: tl.constexpr) -> tl.tensor:
+    """Where escapes begin, past the levels that begin at `deeper_at`, and how many there are."""
     if WIDTH == 2:
-        levels = total(tl.full((1, 1), 1, tl.uint32) << ((code & 12) * 2), 1)  # a byte a level
-        third = total((levels >> 24).to(tl.int32), 0)
-        second = third + total(((levels >> 16) & 255).to(tl.int32), 0)
-        first = second + total(((levels >> 8) & 255).to(tl.int32), 0)
-    return first, second, third, total(total((code == 15).to(tl.int32), 1), 0)
+        levels = total(tl.full((1, 1), 1, tl.uint32) << (code & 12), 1)  # four bits a level
+        num_codes = total(((levels >> 12) & 15).to(tl.int32), 0)
+        deeper_at += 2 * ceil_div(num_codes, 8)
+        num_codes += total(((levels >> 8) & 15).to(tl.int32), 0)
+        deeper_at += 2 * ceil_div(num_codes, 8)
+        num_codes += total(((levels >> 4) & 15).to(tl.int32), 0)
+        deeper_at += 2 * ceil_div(num_codes, 8)
+    return deeper_at, total(total((code == 15).to(tl.int32), 1), 0)
 
 
 @triton.jit
@@ -193,38 +194,53 @@ def _store_elements(bits: tl.tensor, count: tl.tensor, slot: tl.tensor, ELEM_BYT
 @triton.jit
 def _store_level(
     code: tl.tensor,
-    delta: tl.tensor,
+    index: tl.tensor,
     planes: tl.tensor,
     plane_bytes: tl.tensor,
     row: tl.tensor,
     passed_on: tl.tensor,
+    bias: tl.tensor,
     WIDTH: tl.constexpr,
 ) -> tl.tensor:
-    """Codes of one level to `planes`; deltas without one to `passed_on`. Returns how many those are."""
-    store_planes(planes, plane_bytes, row, join_bits(code), WIDTH)
-    passed = code == (1 << WIDTH) - 1
-    rank, num_passed = ranks_of(passed)
-    tl.store(passed_on + rank, delta.to(tl.uint8), mask=passed)
-    return num_passed
+    """Codes of one level to `planes`; of elements that pass it, `index + bias` to `passed_on`. Returns their number."""
+    joined = join_bits(code)
+    store_planes(planes, plane_bytes, row, joined, WIDTH)
+    passed = passed_of(joined, WIDTH)
+    count = num_set(passed)
+    before = running_total(count, 0) - count
+    shift, is_set = bits_before(passed)
+    packed = total(tl.where(is_set, index, 0).to(tl.uint64) << shift.to(tl.uint64), 1)
+    for j in range(most_of(count)):
+        byte = ((packed >> tl.cast(8 * j, tl.uint64)).to(tl.int32) + bias).to(tl.uint8)
+        tl.store(passed_on + before + j, byte, mask=j < count)
+    return total(count, 0)
 
 
 @triton.jit
-def _code_level(
-    deltas: tl.tensor,
+def _code_levels(
     num_codes: tl.tensor,
     low: tl.tensor,
     high: tl.tensor,
     planes: tl.tensor,
-    passed_on: tl.tensor,
-    LEVEL: tl.constexpr,
+    escapes: tl.tensor,
+    scratch: tl.tensor,
 ) -> None:
-    """Code the `num_codes` deltas that the level before has put into `deltas`."""
-    tl.debug_barrier()
-    plane_bytes = ceil_div(num_codes, 8)
-    for start in range(0, plane_bytes, LEVEL_ROWS):
-        row = start + tl.arange(0, LEVEL_ROWS)
-        index = row[:, None] * ROW + tl.arange(0, ROW)[None, :]
-        delta = tl.load(deltas + index, mask=row[:, None] < plane_bytes, other=0).to(tl.uint32)
-        code = tl.minimum(code_of(delta, low, high) - 4 * LEVEL, 3)
-        code = tl.where(index < num_codes, code, 0)
-        passed_on += _store_level(code, delta, planes, plane_bytes, row, passed_on, 2)
+    """Levels 1 to 3 to `planes`, of the `num_codes` elements that level 0 has put into `scratch`."""
+    source, target = scratch, scratch + BLOCK_ELEMENTS
+    bias = 0
+    for level in range(1, 4):
+        tl.debug_barrier()
+        if level == 3:
+            target, bias = escapes, TO_DELTA
+        plane_bytes = ceil_div(num_codes, 8)
+        num_passed = 0
+        for start in range(0, plane_bytes, LEVEL_ROWS):
+            row = start + tl.arange(0, LEVEL_ROWS)
+            place = row[:, None] * ROW + tl.arange(0, ROW)[None, :]
+            index = tl.load(source + place, mask=row[:, None] < plane_bytes, other=0).to(tl.uint32)
+            code = tl.minimum(code_of(index, low, high) - 4 * level, 3)
+            code = tl.where(place < num_codes, code, 0)
+            num_passed += _store_level(code, index, planes, plane_bytes, row, target + num_passed, bias, 2)
+        planes += 2 * plane_bytes
+        num_codes = num_passed
+        source, target = target, source

@@ -38,6 +38,12 @@ def least_of(values: tl.tensor) -> tl.tensor:
 
 
 @triton.jit
+def most_of(values: tl.tensor) -> tl.tensor:
+    """The most of a vector."""
+    return tl.reduce(values, 0, tl.standard._elementwise_max)
+
+
+@triton.jit
 def ceil_div(value: tl.tensor, by: tl.tensor) -> tl.tensor:
     """Quotient, rounded up."""
     return (value + by - 1) // by
@@ -77,12 +83,31 @@ def load_planes(planes: tl.tensor, plane_bytes: tl.tensor, row: tl.tensor, COUNT
 
 
 @triton.jit
-def ranks_of(passed: tl.tensor) -> tl.tensor:
-    """How many are set before each of `[rows, ROW]` truths, in order, and how many in all; int32."""
-    ones = passed.to(tl.int32)
-    in_row = total(ones, 1)
-    before = running_total(in_row, 0) - in_row
-    return before[:, None] + running_total(ones, 1) - ones, total(in_row, 0)
+def passed_of(joined: tl.tensor, WIDTH: tl.constexpr) -> tl.tensor:
+    """Which elements of each row pass to the next level, their code being all ones: a byte a row."""
+    both = joined & (joined >> 8)
+    return (both & (both >> 16) if WIDTH == 4 else both) & 255
+
+
+@triton.jit
+def first_bits(count: tl.tensor) -> tl.tensor:
+    """A byte with its `count` lowest bits set: none if there are less than one, all if there are more than eight."""
+    return ((1 << tl.minimum(tl.maximum(count, 0), 8)) - 1).to(tl.uint32)
+
+
+@triton.jit
+def num_set(byte: tl.tensor) -> tl.tensor:
+    """Number of bits set in each byte, int32."""
+    pairs = byte - ((byte >> 1) & 0x55)
+    fours = (pairs & 0x33) + ((pairs >> 2) & 0x33)
+    return ((fours + (fours >> 4)) & 15).to(tl.int32)
+
+
+@triton.jit
+def bits_before(passed: tl.tensor) -> tl.tensor:
+    """Where the bytes of a row's elements set in `passed` lie when moved together at the low end; and which are set."""
+    ones = (passed[:, None] >> tl.arange(0, ROW).to(tl.uint32)[None, :]) & 1
+    return (running_total(ones, 1) - ones) * 8, ones != 0
 
 
 @triton.jit
@@ -93,10 +118,9 @@ def padded(num_bytes: tl.tensor) -> tl.tensor:
 
 @triton.jit
 def check_of(units: tl.tensor, index: tl.tensor) -> tl.tensor:
-    """What uint64 `units` add to a stream's check, uint32; index: their places in the stream."""
+    """What each of uint64 `units` adds to a stream's check, uint32; index: their places in the stream."""
     factor = (index.to(tl.uint32) * 4 + 1) * CHECK_FACTOR
-    low, high = units.to(tl.uint32), (units >> 32).to(tl.uint32)
-    return total(low * factor + high * (factor + CHECK_FACTOR + CHECK_FACTOR), 0)
+    return units.to(tl.uint32) * factor + (units >> 32).to(tl.uint32) * (factor + CHECK_FACTOR + CHECK_FACTOR)
 
 
 @triton.jit

@@ -69,9 +69,9 @@ class Coding(NamedTuple):
 @triton.jit
 def segment_of(kv: tl.tensor, plan: tl.tensor, index: tl.tensor, PAGING: tl.constexpr) -> tl.tensor:
     """Segment `index` of the group: element offset of plane and head, block table, number in the section."""
-    num_heads = tl.load(plan + NUM_HEADS)
+    num_heads = tl.load(plan + NUM_HEADS).to(tl.int32)
     plane = plan + FIELDS + PLANE_FIELDS * (index // num_heads)
-    head = index % num_heads
+    head = (index % num_heads).to(tl.int64)
     origin = tl.multiple_of(tl.load(plane), PAGING.align) + head * kv.head_stride
     return origin, plan + tl.load(plane + 1), tl.load(plane + 2) + head
 

@@ -22,8 +22,8 @@ from pdkv_kernels.pack import pack
 from pdkv_kernels.place import place
 from pdkv_kernels.table import make_tables
 
-PROGRAMS_PER_SM = 8
-"""Four warps each."""
+PROGRAMS_PER_SM = 2
+"""Four warps each, with registers such that an SM holds one more: what an engine runs meanwhile finds room."""
 INTERPRETED_PROGRAMS = 3
 WARM_UP_TOKENS = (1, 32)
 """Without and with a base for each channel."""
