@@ -1,19 +1,20 @@
 """Which codec carries most KV to one peer: the slowest of encoding, wire and decoding decides.
 
-Raw is preferred wherever coding gains little: it leaves the engine its cores.
+That is a prediction. Once a codec is in use, what it really carries decides: no model knows how much the stages take of
+each other's cores, caches and memory. Raw is preferred wherever coding gains little: it leaves the engine its cores.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 RAW = "raw"
 AUTO = "auto"
 MARGIN = 1.15
 """Another codec must be this much faster than the present one."""
-DWELL_SLABS = 8
-"""Slabs between two changes. The first change waits for nothing."""
+DWELL_SLABS, QUIET_SLABS = 8, 32
+"""Slabs between two changes, the first of which waits for nothing; slabs without need before coding ends."""
 WAITING_S = 0.05
 """The wire is short when what is ready would take it this long."""
 BUSY_SHARE, BUSY_SHARE_CODED = 0.8, 0.5
@@ -36,28 +37,24 @@ class Wire:
 
     bytes_per_s: encoded bytes it carries; None while unknown.
     busy_share: share of the time, 0 to 1, with a write in flight.
-    work_s_per_byte: seconds of the thread that also encodes, for each encoded byte written.
     waiting_bytes: KV that is ready and not yet sent.
+    measured: encoded bytes per second that it carried with each codec tried of late.
     """
 
     bytes_per_s: float | None
     busy_share: float
-    work_s_per_byte: float
     waiting_bytes: int
+    measured: Mapping[str, float] = field(default_factory=dict)
 
 
-def stages(speed: Speed, wire: Wire) -> dict[str, float]:
-    """Seconds that each stage takes for one byte of KV.
-
-    One thread encodes and drives the transport, and the peer's does the same on its side; hence `work_s_per_byte` in
-    both. Where the transport is copying by that thread, as over loopback, coding only adds to its work.
-    """
-    work_s = wire.work_s_per_byte / speed.ratio
-    return {
-        "encoding": (1 / speed.encode_bytes_per_s if speed.encode_bytes_per_s else 0.0) + work_s,
-        "the wire": 1 / (wire.bytes_per_s * speed.ratio) if wire.bytes_per_s else 0.0,
-        "decoding": (1 / speed.decode_bytes_per_s if speed.decode_bytes_per_s else 0.0) + work_s,
+def stages(speed: Speed, bytes_per_s: float) -> dict[str, float]:
+    """Bytes of KV per second that each stage can do; unknown ones are left out."""
+    rates = {
+        "encoding": speed.encode_bytes_per_s,
+        "the wire": bytes_per_s * speed.ratio,
+        "decoding": speed.decode_bytes_per_s,
     }
+    return {stage: rate for stage, rate in rates.items() if rate}
 
 
 class CodecChoice:
@@ -67,6 +64,7 @@ class CodecChoice:
         self.codec = RAW
         self.reason = "nothing has been sent yet"
         self._age_slabs = DWELL_SLABS
+        self._quiet_slabs = 0
 
     def decide(self, speeds: Mapping[str, Speed], wire: Wire) -> bool:
         """Choose among `speeds` for the next slab; True when that is another codec than for the last one."""
@@ -100,20 +98,34 @@ class CodecChoice:
         if len(speeds) == 1:
             return self.codec, "no other codec is agreed with this peer"
         if wire.bytes_per_s is None:
-            return self.codec, "the wire is not measured yet, or too fast to be"
-        if RAW in speeds and not self._short(speeds[self.codec].ratio, wire):
+            return self.codec, "the wire is not known yet, or too fast to be measured"
+        short = self._short(speeds[self.codec].ratio, wire, wire.bytes_per_s)
+        self._quiet_slabs = 0 if short else self._quiet_slabs + 1
+        if RAW in speeds and self._quiet_slabs > (0 if self.codec == RAW else QUIET_SLABS):
             return RAW, f"nothing waits for the wire, which is busy {wire.busy_share:.0%} of the time"
-        seconds = {codec: stages(speed, wire) for codec, speed in speeds.items()}
-        rates = {codec: 1 / max(*stage.values(), 1e-15) for codec, stage in seconds.items()}
-        chosen = self._fastest(rates)
-        slowest = max(seconds[self.codec], key=seconds[self.codec].__getitem__)
-        is_slowest = f"{slowest} is the slowest stage at {rates[self.codec] / MB:.1f} MB/s"
-        return chosen, f"{is_slowest}; {chosen} carries {rates[chosen] / MB:.1f} MB/s of KV"
+        return self._compare(speeds, wire.bytes_per_s, wire.measured)
 
-    def _short(self, ratio: float, wire: Wire) -> bool:
+    def _compare(
+        self, speeds: Mapping[str, Speed], bytes_per_s: float, measured: Mapping[str, float]
+    ) -> tuple[str, str]:
+        by_stage = {codec: stages(speed, bytes_per_s) for codec, speed in speeds.items()}
+        rates = {
+            codec: measured[codec] * speed.ratio if codec in measured else min(by_stage[codec].values())
+            for codec, speed in speeds.items()
+        }
+        chosen = self._fastest(rates)
+        other = max((codec for codec in rates if codec != chosen), key=rates.__getitem__)
+        other = other if chosen == self.codec else self.codec
+        better, worse = rates[chosen] / MB, rates[other] / MB
+        if chosen in measured:
+            return chosen, f"{chosen} carried {better:.1f} MB/s of KV, {other} {worse:.1f}"
+        slowest = min(by_stage[other], key=by_stage[other].__getitem__)
+        return chosen, f"{slowest} is the slowest stage at {worse:.1f} MB/s; {chosen} carries {better:.1f} MB/s of KV"
+
+    def _short(self, ratio: float, wire: Wire, bytes_per_s: float) -> bool:
         """True when the wire, not the engine, decides when KV arrives."""
         least = BUSY_SHARE if self.codec == RAW else BUSY_SHARE_CODED
-        return wire.waiting_bytes >= WAITING_S * (wire.bytes_per_s or 0.0) or wire.busy_share * ratio >= least
+        return wire.waiting_bytes >= WAITING_S * bytes_per_s or wire.busy_share * ratio >= least
 
     def _fastest(self, rates: Mapping[str, float]) -> str:
         best = max(rates, key=rates.__getitem__)

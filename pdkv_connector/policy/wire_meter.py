@@ -11,102 +11,110 @@ CREDIBLE_S = 0.005
 """A write that took less may have spent its time waiting to be polled: it shows how fast the wire is at least."""
 MEMORY_S = 0.3
 """Time in flight after which older writes count for about a third."""
+KNOWN_S = 0.2
+"""Time in flight after which the wire is known: a first burst that a shaper lets through must not count for much."""
+TRUST_S = 300.0
+"""What was measured with a codec holds for this long after it was used last."""
 BUSY_MEMORY_S = 2.0
 PAUSE_S = 1.0
 """A longer time without writes lies between transfers and says nothing of how busy they keep the wire."""
-FIRST_BYTES = 256 << 10
-GROWTH = 4
-WORK_BYTES = 64 << 20
-LEAST_WORK_BYTES = 1 << 20
+OPENING_BYTES, FIRST_BYTES, GROWTH = 64 << 10, 256 << 10, 4
+LEARNING_S = 0.1
+"""Until the wire is known, no more is in flight than it carries in this time: slabs in flight are past changing."""
+
+
+class _Goodput:
+    """Bytes over seconds, the recent ones above all."""
+
+    def __init__(self) -> None:
+        self.num_bytes = self.seconds = 0.0
+        self.used_at = -math.inf
+
+    def add(self, num_bytes: int, seconds: float, now: float) -> None:
+        kept = math.exp(-seconds / MEMORY_S)
+        self.num_bytes = kept * self.num_bytes + num_bytes
+        self.seconds = kept * self.seconds + seconds
+        self.used_at = now
 
 
 class WireMeter:
-    """Goodput towards one peer in encoded bytes per second, and what else the writes show. Times are seconds.
+    """Goodput towards one peer in encoded bytes per second, by codec. Times are seconds.
 
-    Goodput is bytes over seconds while writes are in flight, the recent ones above all; a sample of short writes may
-    raise it, never lower it.
+    It counts only while writes are in flight; a sample of short writes may raise it, never lower it.
     """
 
     def __init__(self) -> None:
+        self.bytes_per_s: float | None = None
+        """Goodput of the codec used last; None until its writes took long enough to be judged by."""
         self.busy_share = 0.0
-        self._bytes = self._seconds = 0.0
-        self._limit_bytes = FIRST_BYTES
-        self._in_flight: dict[Hashable, tuple[int, float]] = {}
+        self._goodputs: dict[str, _Goodput] = {}
+        self._seen_s = 0.0
+        self._limit_bytes = OPENING_BYTES
+        self._in_flight: dict[Hashable, tuple[str, int, float]] = {}
         self._idle_since = -math.inf
-        self._sample_since = 0.0
-        self._sample_bytes = self._num_arrived = self._num_failed = 0
-        self._flight_s = 0.0
-        self._work_s = self._work_bytes = 0.0
+        self._begin_sample(0.0)
 
     @property
-    def bytes_per_s(self) -> float | None:
-        """Goodput; None until some writes took long enough to be judged by."""
-        return self._bytes / self._seconds if self._seconds else None
+    def known(self) -> bool:
+        """True once enough was seen to choose a codec by."""
+        return self._seen_s >= KNOWN_S
 
     @property
     def limit_bytes(self) -> float:
         """Bytes that may be in flight: few towards a new peer, so that a slow wire is known before it is full."""
-        return math.inf if self.bytes_per_s is not None else self._limit_bytes
+        return math.inf if self.known else max(self._limit_bytes, LEARNING_S * (self.bytes_per_s or 0.0))
 
-    @property
-    def work_s_per_byte(self) -> float:
-        """Seconds of our own thread that the transport takes for one encoded byte."""
-        return self._work_s / self._work_bytes if self._work_bytes >= LEAST_WORK_BYTES else 0.0
+    def measured(self, now: float) -> dict[str, float]:
+        """Goodput of each codec that was used not long ago."""
+        return {
+            codec: goodput.num_bytes / goodput.seconds
+            for codec, goodput in self._goodputs.items()
+            if goodput.seconds and now - goodput.used_at <= TRUST_S
+        }
 
-    @property
-    def busy(self) -> bool:
-        """True while a write is in flight."""
-        return bool(self._in_flight)
-
-    def started(self, write: Hashable, num_bytes: int, now: float) -> None:
+    def started(self, write: Hashable, codec: str, num_bytes: int, now: float) -> None:
         """A write of `num_bytes` began."""
         if not self._in_flight:
             idle_s = now - self._idle_since
             self._share(0.0, idle_s if idle_s <= PAUSE_S else 0.0)
             self._begin_sample(now)
-        self._in_flight[write] = (num_bytes, now)
+        self._in_flight[write] = (codec, num_bytes, now)
 
     def ended(self, write: Hashable, arrived: bool, now: float) -> None:
         """A write ended; unknown ones are ignored."""
-        num_bytes, started_at = self._in_flight.pop(write, (0, 0.0))
+        codec, num_bytes, started_at = self._in_flight.pop(write, ("", 0, 0.0))
         if not num_bytes:
             return
-        self._num_arrived += arrived
-        self._num_failed += not arrived
+        self._sample_codecs.add(codec if arrived else "")
         self._sample_bytes += num_bytes
-        self._flight_s += now - started_at
+        self._flight_s.append(now - started_at)
         if not self._in_flight or now - self._sample_since >= SAMPLE_S:
-            self._take_sample(now - self._sample_since)
+            self._take_sample(now - self._sample_since, now)
             self._begin_sample(now)
             self._idle_since = now
 
-    def worked(self, seconds: float) -> None:
-        """The transport took this much of our thread while writes were in flight."""
-        self._work_s += seconds
-
     def _begin_sample(self, now: float) -> None:
         self._sample_since = now
-        self._sample_bytes = self._num_arrived = self._num_failed = 0
-        self._flight_s = 0.0
+        self._sample_bytes = 0
+        self._sample_codecs: set[str] = set()
+        self._flight_s: list[float] = []
 
-    def _take_sample(self, elapsed_s: float) -> None:
+    def _take_sample(self, elapsed_s: float, now: float) -> None:
         self._share(1.0, elapsed_s)
-        self._count_work(self._sample_bytes)
-        if self._num_failed:
+        if self._limit_bytes < FIRST_BYTES:  # the first write sets up the connection
+            self._limit_bytes = FIRST_BYTES
             return
-        credible = self._flight_s >= CREDIBLE_S * self._num_arrived
-        faster = bool(self._seconds) and self._sample_bytes * self._seconds > self._bytes * elapsed_s
-        if credible or faster:
-            kept = math.exp(-elapsed_s / MEMORY_S)
-            self._bytes = kept * self._bytes + self._sample_bytes
-            self._seconds = kept * self._seconds + elapsed_s
-        elif not self._seconds:
+        codec = self._sample_codecs.pop()
+        if self._sample_codecs or not codec:  # several codecs, or a write that failed
+            return
+        goodput = self._goodputs.setdefault(codec, _Goodput())
+        credible = sum(self._flight_s) >= CREDIBLE_S * len(self._flight_s)
+        if credible or (goodput.seconds and self._sample_bytes * goodput.seconds > goodput.num_bytes * elapsed_s):
+            goodput.add(self._sample_bytes, elapsed_s, now)
+            self._seen_s += elapsed_s
+            self.bytes_per_s = goodput.num_bytes / goodput.seconds if goodput.seconds else self.bytes_per_s
+        else:
             self._limit_bytes = max(self._limit_bytes, GROWTH * self._sample_bytes)
 
     def _share(self, busy: float, seconds: float) -> None:
         self.busy_share += (busy - self.busy_share) * -math.expm1(-seconds / BUSY_MEMORY_S)
-
-    def _count_work(self, num_bytes: int) -> None:
-        self._work_bytes += num_bytes
-        if self._work_bytes > WORK_BYTES:
-            self._work_s, self._work_bytes = self._work_s / 2, self._work_bytes / 2

@@ -62,7 +62,7 @@ class Advisor:
             if load.moving_bytes > limit_bytes / 2:
                 return None
             before = peer.choice.codec
-            changed = self._choose(peer, decoders, load.waiting_bytes)
+            changed = self._choose(peer, decoders, load.waiting_bytes, now)
             codec = peer.choice.codec
             fits = load.slot_bytes * self._records[codec].expansion if codec != RAW else load.slot_bytes
             lacking = self._setting not in (AUTO, codec) and not peer.warned
@@ -71,7 +71,7 @@ class Advisor:
             self._tell(peer, leg, before, logging.WARNING if lacking else logging.INFO)
         return Advice(codec, int(min(fits, limit_bytes)))
 
-    def _choose(self, peer: _Peer, decoders: Mapping[str, int], waiting_bytes: int) -> bool:
+    def _choose(self, peer: _Peer, decoders: Mapping[str, int], waiting_bytes: int, now: float) -> bool:
         if self._setting != AUTO:
             return peer.choice.force(self._setting, decoders)
         speeds = {
@@ -79,9 +79,8 @@ class Advisor:
             for codec, decode_bytes_per_s in decoders.items()
         }
         meter = peer.meter
-        return peer.choice.decide(
-            speeds, Wire(meter.bytes_per_s, meter.busy_share, meter.work_s_per_byte, waiting_bytes)
-        )
+        bytes_per_s = meter.bytes_per_s if meter.known else None
+        return peer.choice.decide(speeds, Wire(bytes_per_s, meter.busy_share, waiting_bytes, meter.measured(now)))
 
     def _tell(self, peer: _Peer, leg: LegKey, before: str, level: int) -> None:
         codec, reason = peer.choice.codec, peer.choice.reason
@@ -105,7 +104,7 @@ class Advisor:
         with self._lock:
             if peer := self._peers.get(write.key.leg.peer):
                 num_bytes = write.header.encoded_bytes
-                peer.meter.started(write.key, num_bytes, now)
+                peer.meter.started(write.key, write.header.codec, num_bytes, now)
                 if write.attempt > 1:
                     peer.resends += 1
                 else:
@@ -117,13 +116,6 @@ class Advisor:
         with self._lock:
             if peer := self._peers.get(key.leg.peer):
                 peer.meter.ended(key, arrived, now)
-
-    def worked(self, seconds: float) -> None:
-        """The transport took this much of the runtime's thread."""
-        with self._lock:
-            busy = [peer.meter for peer in self._peers.values() if peer.meter.busy]
-            for meter in busy:
-                meter.worked(seconds / len(busy))
 
     def encoded(self, codec: str, raw_bytes: int, encoded_bytes: int, seconds: float) -> None:
         """A slab was gathered and encoded."""

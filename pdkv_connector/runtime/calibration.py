@@ -22,9 +22,9 @@ from pdkv_connector.types import Span
 
 logger = logging.getLogger(__name__)
 
-SAMPLE_BYTES = 1 << 20
-MAX_BLOCKS = 256
-ROUNDS = 3
+SAMPLE_BYTES = 8 << 20
+MAX_BLOCKS = 4096
+ROUNDS = 2
 
 
 def calibrate(
@@ -64,7 +64,7 @@ def _num_blocks(region: Region) -> int:
 
 
 def _measure(codec: Codec, memory: KVMemory, part: SlabPart, out: Any, synchronize: Callable[[], None]) -> CodecRecord:
-    """The best of a few rounds: the first of them compiles, and the others may be disturbed."""
+    """The best of the rounds: the first may have to compile."""
     encode_s = decode_s = float("inf")
     num_bytes = len(out)
     for _ in range(ROUNDS):

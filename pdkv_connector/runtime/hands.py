@@ -42,7 +42,7 @@ class Hands:
         timeline: TimelineWriter,
         advisor: Advisor,
     ) -> None:
-        self.advisor = advisor
+        self._advisor = advisor
         self._instance = instance
         self._transport = transport
         self._links = links
@@ -72,7 +72,7 @@ class Hands:
         key = self._writes.pop(write_id, None)
         if key is None:
             return None
-        self.advisor.ended(key, not reason, time.monotonic())
+        self._advisor.ended(key, not reason, time.monotonic())
         if reason:
             logger.warning("transfer %s: write of slab %d failed: %s", key.leg.transfer_id, key.seq, reason)
             return ev.WriteFailed(key, reason)
@@ -84,7 +84,7 @@ class Hands:
         return ev.Unreachable(action.peer, reason) if reason else None
 
     def _connect(self, action: act.Connect) -> Event | None:
-        self.advisor.met(action.peer, action.name)
+        self._advisor.met(action.peer, action.name)
         try:
             self._transport.connect(action.peer, action.metadata)
         except TransportError as error:
@@ -94,7 +94,7 @@ class Hands:
     def _forget(self, action: act.Forget) -> Event | None:
         self._transport.disconnect(action.peer)
         self._links.hang_up(action.peer)
-        self.advisor.forget(action.peer)
+        self._advisor.forget(action.peer)
         return None
 
     def _gather(self, action: act.Gather) -> Event | None:
@@ -108,12 +108,12 @@ class Hands:
                 action.codec, part, self._send_ring, action.send_slot, action.max_bytes
             )
         except SlabTooLarge:
-            self.advisor.overflowed(action.codec)
+            self._advisor.overflowed(action.codec)
             return ev.GatherTooLarge(action.key)
         except LayoutError as error:
             return ev.GatherFailed(action.key, str(error))
         raw_bytes = slab_bytes(self._mover.memory, part)
-        self.advisor.encoded(action.codec, raw_bytes, num_bytes, time.perf_counter() - begun)
+        self._advisor.encoded(action.codec, raw_bytes, num_bytes, time.perf_counter() - begun)
         return ev.Gathered(action.key, num_bytes, checksum)
 
     def _write(self, action: act.Write) -> Event | None:
@@ -122,14 +122,13 @@ class Hands:
             ring.address + header.credit.slot * ring.slot_bytes, header.encoded_bytes, ring.device_id, ring.memory_kind
         )
         source = self._send_ring.part(action.send_slot, header.encoded_bytes)
-        begun = time.monotonic()
+        now = time.monotonic()
         try:
             write_id = self._transport.write(action.key.leg.peer, source, target, encode(self._instance, header))
         except PdkvError as error:
             return ev.WriteFailed(action.key, str(error))
         self._writes[write_id] = action.key
-        self.advisor.started(action, begun)
-        self.advisor.worked(time.monotonic() - begun)
+        self._advisor.started(action, now)
         self._timeline.slab("producer", "posted", header)
         return None
 
@@ -149,7 +148,7 @@ class Hands:
             logger.warning("transfer %s: slab %d is damaged: %s", header.transfer_id, header.seq, error)
             return ev.Damaged(action.key, str(error))
         raw_bytes = slab_bytes(self._mover.memory, part)
-        self.advisor.decoded(header.codec, raw_bytes, header.encoded_bytes, time.perf_counter() - begun)
+        self._advisor.decoded(header.codec, raw_bytes, header.encoded_bytes, time.perf_counter() - begun)
         self._timeline.note("consumer", "scattered", header.transfer_id, seq=header.seq)
         return ev.Scattered(action.key)
 

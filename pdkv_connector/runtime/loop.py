@@ -108,10 +108,7 @@ class Loop:
             with _costing_itself_only():
                 peer = self._links.session_name(received.peer)
                 self._hear(ev.Heard(peer, received.instance, received.message), received.peer)
-        begun = time.perf_counter()
-        transport_events = self._transport.poll()
-        self._hands.advisor.worked(time.perf_counter() - begun)
-        for transport_event in transport_events:
+        for transport_event in self._transport.poll():
             progressed = True
             with _costing_itself_only():
                 self._transported(transport_event)
