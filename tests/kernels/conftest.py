@@ -1,13 +1,14 @@
-"""Kernels run in Triton's interpreter, or on a GPU with `PDKV_TEST_DEVICE=cuda`."""
+"""Kernels run on a GPU where there is one, else in Triton's interpreter; `PDKV_TEST_DEVICE` (cpu, cuda) overrides."""
 
 from __future__ import annotations
 
 import importlib.util
-import os
 
 import pytest
 
-DEVICE = os.environ.get("PDKV_TEST_DEVICE", "cpu")
+from tests.kernels.scenes import DEVICE
+
+OPERATIONS = ("paged", "gather", "scatter", "segments", "planes", "table", "encode", "place", "pack", "decode")
 
 # Triton decides when a kernel is defined, so its own library comes first, uninterpreted. The setting must not outlive
 # the kernels' import: engines started by other tests would inherit it.
@@ -15,16 +16,5 @@ if DEVICE == "cpu" and importlib.util.find_spec("triton"):
     importlib.import_module("triton.language")
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("TRITON_INTERPRET", "1")
-        for operation in (
-            "paged",
-            "gather",
-            "scatter",
-            "segments",
-            "planes",
-            "table",
-            "encode",
-            "place",
-            "pack",
-            "decode",
-        ):
+        for operation in OPERATIONS:
             importlib.import_module(f"pdkv_kernels.{operation}")

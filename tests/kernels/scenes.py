@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 from typing import Any
 
@@ -12,7 +13,19 @@ from benchmarks.shapes import Shape, element_offsets, make_memory, to_torch
 from pdkv_connector.codec.base import KVMemory, SlabPart
 from pdkv_connector.types import Span
 
-DEVICE = os.environ.get("PDKV_TEST_DEVICE", "cpu")
+
+def _device() -> str:
+    """The GPU where there is one, else the CPU, where kernels are interpreted; a process can do only one of the two."""
+    if (chosen := os.environ.get("PDKV_TEST_DEVICE")) is not None:
+        return chosen
+    if importlib.util.find_spec("torch") is None:
+        return "cpu"
+    import torch
+
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+DEVICE = _device()
 
 SPECIAL = {
     "bfloat16": [0x0000, 0x8000, 0x0001, 0x807F, 0x7F80, 0xFF80, 0x7F81, 0xFFFF, 0x7FC0],

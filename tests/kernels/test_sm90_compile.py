@@ -55,3 +55,40 @@ def test_contiguous_dims_move_sixteen_bytes_at_a_time(operation: str) -> None:
 
 def test_strided_dims_do_not() -> None:
     assert "v4.b32" not in compile_kernel("gather", 16)[1]
+
+
+CASCADE_PROGRAM = """
+import torch
+from benchmarks import kernel_static
+from benchmarks.shapes import Shape, hnd, make_memory, to_torch
+from pdkv_connector.codec.base import KVMemory, SlabPart
+from pdkv_connector.codec.cascade_triton import TritonCascadeCodec
+from pdkv_connector.types import Span
+
+for dtype, width in (("bfloat16", 2), ("bfloat16", 4), ("float32", 2), ("float8_e4m3fn", 4)):
+    host = make_memory((hnd(Shape(16, 16, 8, 128, dtype)),), 1)
+    memory = KVMemory(host.regions, (to_torch(host.tensors[0], dtype),))
+    codec, part = TritonCascadeCodec("any", width), SlabPart((0,), (range(16),), Span(0, 256), Span(0, 8))
+    plan, out = codec.plan(memory, part), torch.zeros(2 * host.tensors[0].nbytes, dtype=torch.uint8)
+    with kernel_static.compiled_instead() as found:
+        codec.queue_encode(plan, out)
+        codec.queue_decode(plan, out)
+    for kernel in found:
+        sass = kernel_static._tool("nvdisasm", "-c", cubin=kernel.asm["cubin"])
+        spills = sum(kernel_static.opcodes(sass)[name] for name in ("LDL", "STL"))
+        print(dtype, width, kernel.metadata.name, spills, "LDG.E.128" in sass, "STG.E.128" in sass)
+"""
+
+
+def test_cascade_kernels_keep_everything_in_registers() -> None:
+    env = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'kernels'}", "TRITON_INTERPRET": "0"}
+    command = [sys.executable, "-c", CASCADE_PROGRAM]
+    run = subprocess.run(command, capture_output=True, text=True, env=env, timeout=110, check=False)
+    assert run.returncode == 0, run.stderr[-2000:]
+    rows = [line.split() for line in run.stdout.splitlines()]
+    assert {row[2] for row in rows} == {f"{name}_kernel" for name in ("table", "encode", "place", "pack", "decode")}
+    for dtype, width, name, spills, wide_loads, wide_stores in rows:
+        assert spills == "0", f"{name} of {dtype}, codes of {width} bits, spills registers"
+        if dtype != "float8_e4m3fn":  # eight of its elements are eight bytes
+            assert wide_loads == "True" or name != "encode_kernel"
+            assert wide_stores == "True" or name != "decode_kernel"
