@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from pdkv_connector.errors import ProtocolError
+from pdkv_connector.errors import LayoutError, ProtocolError
 
 MAGIC = b"PDKV"
 VERSION = 1
@@ -15,6 +15,7 @@ BLOCK_ELEMENTS = 4096
 UNIT_BYTES = 8
 """Parts of a stream begin at multiples of this, and block lengths count in it."""
 CODEBOOK_BYTES = 16
+MAX_DIMS = 65535
 SAMPLE_TOKENS = 256
 """Most tokens of a segment that its bases are taken from."""
 COUNT_EVERY = 4
@@ -25,6 +26,8 @@ CODED, STORED, CONSTANT = 0, 1, 2
 LEVELS = {2: 4, 4: 1}
 """Bits of a code -> number of levels."""
 HEADER = struct.Struct("<4sBBBBIIIIII")
+FIELDS = ("magic", "version", "width", "levels", "reserved byte", "block elements", "number of sections",
+          "number of blocks", "length", "check", "reserved word")  # fmt: skip
 SECTION = struct.Struct("<BBBBIIHH")
 CHECK_OFFSET = 24
 
@@ -57,6 +60,10 @@ class Section:
     num_segments: int
     num_tokens: int
     num_dims: int
+
+    def __post_init__(self) -> None:
+        if self.num_dims > MAX_DIMS:
+            raise LayoutError(f"head size {self.num_dims} has no coded form, at most {MAX_DIMS} has: set codec to raw")
 
     @property
     def num_elements(self) -> int:
@@ -165,8 +172,9 @@ def check_head(stream: bytes, num_bytes: int, frame: Frame) -> None:
     if num_bytes < frame.blocks_at:
         raise ProtocolError(f"coded slab of {num_bytes} bytes is shorter than its own tables, {frame.blocks_at} bytes")
     expected = frame.head(num_bytes)
-    check = stream[CHECK_OFFSET : CHECK_OFFSET + 4]
-    if stream[: len(expected)] != expected[:CHECK_OFFSET] + check + expected[CHECK_OFFSET + 4 :]:
-        raise ProtocolError(
-            f"coded slab has header {stream[: len(expected)].hex()}, the slab agreed on has {expected.hex()}"
-        )
+    for name, found, wanted in zip(FIELDS, HEADER.unpack_from(stream), HEADER.unpack_from(expected), strict=True):
+        if found != wanted and name != "check":
+            raise ProtocolError(f"coded slab has {name} {found!r} in its header, the slab agreed on has {wanted!r}")
+    sections, agreed = stream[HEADER.size : len(expected)], expected[HEADER.size :]
+    if sections != agreed:
+        raise ProtocolError(f"coded slab has sections {sections.hex()}, the slab agreed on has {agreed.hex()}")

@@ -10,7 +10,7 @@ import pytest
 
 from pdkv_connector.codec.cascade import Cascade
 from pdkv_connector.codec.cascade_format import DTYPES, Section
-from pdkv_connector.errors import ProtocolError
+from pdkv_connector.errors import LayoutError, ProtocolError
 from tests.unit.codec import spec_codec as spec
 from tests.unit.codec.cascade_cases import Bytes, any_bits, constant, decode, normal, plainly, slab
 
@@ -84,7 +84,7 @@ def test_every_length(width: int) -> None:
     for size in range(len(raw) + 100):
         if size in {len(stream), len(raw)}:
             continue
-        with pytest.raises(ProtocolError, match=f"coded slab of {size} bytes|header"):
+        with pytest.raises(ProtocolError, match=f"coded slab of {size} bytes|in its header"):
             attempt(width, (stream + bytes(len(raw)))[:size])
 
 
@@ -101,7 +101,7 @@ def test_every_field_of_header_and_sections(width: int, at: int, delta: int) -> 
     _, stream = good(width)
     damaged = bytearray(stream)
     damaged[at] = (damaged[at] + delta) % 256
-    with pytest.raises(ProtocolError, match="header"):
+    with pytest.raises(ProtocolError, match="in its header|sections"):
         attempt(width, spec.with_check(bytes(damaged)))
 
 
@@ -170,7 +170,12 @@ def test_a_block_longer_than_any_can_be(width: int) -> None:
 def test_a_stream_of_another_codec_or_shape(width: int) -> None:
     _, stream = good(width)
     data = np.frombuffer(stream, np.uint8).copy()
-    with pytest.raises(ProtocolError, match="header"):
+    with pytest.raises(ProtocolError, match="in its header|sections"):
         decode(CODECS[6 - width], data, SHAPE)
-    with pytest.raises(ProtocolError, match="header"):
+    with pytest.raises(ProtocolError, match="in its header|sections"):
         decode(CODECS[width], data, [Section(DTYPES["float16"], 3, 40, 8), SHAPE[1]])
+
+
+def test_a_head_size_that_no_header_holds_is_named() -> None:
+    with pytest.raises(LayoutError, match="head size 65536 has no coded form, at most 65535"):
+        Section(DTYPES["bfloat16"], 1, 1, 65536)
