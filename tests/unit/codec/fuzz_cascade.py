@@ -25,7 +25,17 @@ from tests.unit.codec import spec_codec as spec
 from tests.unit.codec.cascade_cases import NAMES, PATTERNS, any_bits, constant, normal, plainly, slab
 from tests.unit.codec.fence import Fence
 
-FAULTS = ("multiple of 8", "shorter than", "header", "check", "blocks up to", "unknown kind", "parts", "length cannot")
+FAULTS = (
+    "multiple of 8",
+    "shorter than",
+    "in its header",
+    "sections",
+    "check",
+    "blocks up to",
+    "unknown kind",
+    "parts",
+    "length cannot",
+)
 Rng = np.random.Generator
 
 

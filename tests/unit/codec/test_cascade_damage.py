@@ -101,7 +101,7 @@ def test_every_field_of_header_and_sections(width: int, at: int, delta: int) -> 
     _, stream = good(width)
     damaged = bytearray(stream)
     damaged[at] = (damaged[at] + delta) % 256
-    with pytest.raises(ProtocolError, match="in its header|sections"):
+    with pytest.raises(ProtocolError, match=r"in its header|sections"):
         attempt(width, spec.with_check(bytes(damaged)))
 
 
@@ -170,9 +170,9 @@ def test_a_block_longer_than_any_can_be(width: int) -> None:
 def test_a_stream_of_another_codec_or_shape(width: int) -> None:
     _, stream = good(width)
     data = np.frombuffer(stream, np.uint8).copy()
-    with pytest.raises(ProtocolError, match="in its header|sections"):
+    with pytest.raises(ProtocolError, match=r"in its header|sections"):
         decode(CODECS[6 - width], data, SHAPE)
-    with pytest.raises(ProtocolError, match="in its header|sections"):
+    with pytest.raises(ProtocolError, match=r"in its header|sections"):
         decode(CODECS[width], data, [Section(DTYPES["float16"], 3, 40, 8), SHAPE[1]])
 
 
