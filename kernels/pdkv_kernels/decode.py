@@ -270,9 +270,10 @@ def _load_rest(source: tl.tensor, plane_bytes: tl.tensor, row: tl.tensor, CODING
 @triton.jit
 def _join(rest: tl.tensor, exponent: tl.tensor, CODING: tl.constexpr) -> tl.tensor:
     """Elements from their rest and exponent, which is cut to its bits."""
-    mantissa = rest & ((1 << CODING.mantissa_bits) - 1)
-    sign = (rest >> CODING.mantissa_bits) << (CODING.exponent_bits + CODING.mantissa_bits)
-    return sign | ((exponent & ((1 << CODING.exponent_bits) - 1)) << CODING.mantissa_bits) | mantissa
+    sign: tl.constexpr = 1 << (CODING.exponent_bits + CODING.mantissa_bits)
+    middle: tl.constexpr = sign - (1 << CODING.mantissa_bits)
+    outer = ((rest << CODING.exponent_bits) & sign) | (rest & (sign - 1))
+    return ((exponent << CODING.mantissa_bits) & middle) | (outer & (4294967295 - middle))
 
 
 @triton.jit

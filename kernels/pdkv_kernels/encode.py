@@ -171,8 +171,8 @@ def _store_rest(bits: tl.tensor, plane_bytes: tl.tensor, slot: tl.tensor, CODING
     """Mantissa and sign: planes of bytes, then planes of the bits left over."""
     low_planes: tl.constexpr = (CODING.exponent_bits + CODING.mantissa_bits) // 8
     tail_bits: tl.constexpr = CODING.mantissa_bits + 1 - 8 * low_planes
-    sign = bits >> (CODING.exponent_bits + CODING.mantissa_bits)
-    rest = (bits & ((1 << CODING.mantissa_bits) - 1)) | (sign << CODING.mantissa_bits)
+    sign: tl.constexpr = 1 << CODING.mantissa_bits
+    rest = ((bits >> CODING.exponent_bits) & sign) | (bits & (sign - 1))
     row = tl.arange(0, ROWS)
     index = row[:, None] * ROW + tl.arange(0, ROW)[None, :]
     for j in tl.static_range(low_planes):

@@ -87,7 +87,7 @@ def tile_of(
 ) -> tl.tensor:
     """Element offset (from the segment's origin), dim and presence of the elements from `start` on, `[ROWS, ROW]`."""
     first_token = tl.load(plan + FIRST_TOKEN).to(tl.int32)
-    first = start + tl.arange(0, ROWS) * ROW
+    first = (start + tl.arange(0, ROWS) * ROW).to(tl.uint32)  # division of unsigned numbers is cheaper
     if PAGING.head_dim % 8 == 0:  # a row lies in one token, and is there or not as a whole
         held = first < num_elements
         dim = (first % PAGING.head_dim)[:, None] + tl.arange(0, ROW)[None, :]
