@@ -130,6 +130,8 @@ class Advisor:
         """A slab did not fit its slot."""
         with self._lock:
             self._records[codec].overflowed()
+            old = self._codecs[codec]
+            self._codecs[codec] = replace(old, overflows=old.overflows + 1)
 
     def decoded(self, codec: str, raw_bytes: int, encoded_bytes: int, seconds: float) -> None:
         """A slab was decoded and scattered."""

@@ -44,13 +44,17 @@ class PeerStats:
 
 @dataclass(frozen=True, slots=True)
 class CodecStats:
-    """One codec: bytes of KV and the seconds it took for them, in each direction."""
+    """One codec: bytes of KV and the seconds it took for them, in each direction.
+
+    overflows: slabs that did not fit a slot and were planned again, smaller.
+    """
 
     codec: str
     encode_bytes: int = 0
     encode_s: float = 0.0
     decode_bytes: int = 0
     decode_s: float = 0.0
+    overflows: int = 0
 
 
 @dataclass(frozen=True, slots=True)

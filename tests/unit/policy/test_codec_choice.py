@@ -52,7 +52,7 @@ def test_a_codec_that_carries_less_than_was_predicted_is_given_up() -> None:
     choice = CodecChoice()
     assert choice.decide(SPEEDS, wire(1 * GB, raw=1 * GB))
     codec = choice.codec
-    slow = wire(0.5 * GB, raw=1 * GB, **{codec: 0.5 * GB})
+    slow = Wire(0.5 * GB, 1.0, MUCH, {"raw": 1 * GB, codec: 0.5 * GB})
     others = {name: speed for name, speed in SPEEDS.items() if name in ("raw", codec)}
     changes = [choice.codec for _ in range(2 * DWELL_SLABS) if choice.decide(others, slow)]
     assert changes == ["raw"]
