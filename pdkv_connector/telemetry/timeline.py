@@ -3,7 +3,7 @@
 One JSON object a line: `t` (unix seconds), `side` (producer or consumer), `event`, `transfer_id`, and per event:
 
     producer   queued  chunk(tokens, t_start, t_stop)  posted(seq, layers, tokens, bytes, codec)  written(seq)
-               finished  delivered  closed
+               codec(peer, codec, reason)  finished  delivered  closed
     consumer   registered  landed(seq, layers, tokens, bytes, codec)  scattered(seq)  complete  failed
 
 Several producer ranks tell their slabs apart by a further field `rank`. Both sides must read the same clock: the files
