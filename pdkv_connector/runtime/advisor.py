@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 from collections.abc import Mapping
 from dataclasses import replace
@@ -58,7 +59,8 @@ class Advisor:
         """See `CodecAdvisor`."""
         with self._lock:
             peer = self._peers[leg.peer]
-            limit_bytes = peer.meter.limit_bytes
+            undecided = self._setting == AUTO and len(decoders) > 1
+            limit_bytes = peer.meter.limit_bytes if undecided else math.inf
             if load.moving_bytes > limit_bytes / 2:
                 return None
             before = peer.choice.codec
