@@ -17,5 +17,11 @@ def register() -> None:
 
         if CONNECTOR not in KVConnectorFactory._registry:
             KVConnectorFactory.register_connector(CONNECTOR, MODULE, CONNECTOR)
+        _join_log()
     except Exception:
         logger.exception("%s could not be registered; `pdkv doctor` tells more", CONNECTOR)
+
+
+def _join_log() -> None:
+    """Our log goes where vLLM's goes and at its level, however and whenever vLLM configures it."""
+    logging.getLogger("pdkv_connector").parent = logging.getLogger("vllm")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
 
@@ -40,3 +43,24 @@ def test_a_fault_is_logged_and_does_not_stop_vllm(
     register()
     assert CONNECTOR not in registry
     assert "PDKVConnector could not be registered" in caplog.text
+
+
+LOG = """
+import logging
+from pdkv_connector.adapters.vllm.plugin import register
+register()
+from vllm.config.logging import LoggingConfig
+from vllm.logger import configure_logging
+logging.getLogger("pdkv_connector.early").info("said before")
+configure_logging(LoggingConfig())
+logging.getLogger("pdkv_connector.late").info("said after")
+"""
+
+
+def test_our_log_goes_where_the_engines_goes() -> None:
+    """At vLLM's level, INFO by default; until vLLM configures its log Python shows warnings only."""
+    done = subprocess.run([sys.executable, "-c", LOG], capture_output=True, text=True, check=True, timeout=120)
+    lines = [line for line in (done.stdout + done.stderr).splitlines() if "said" in line]
+    assert len(lines) == 1
+    assert "INFO" in lines[0]
+    assert "said after" in lines[0]
