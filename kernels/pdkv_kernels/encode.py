@@ -28,9 +28,11 @@ from pdkv_kernels.planes import (
 )
 from pdkv_kernels.segments import (
     BLOCK_ELEMENTS,
+    CANDIDATES,
     DIRECTORY_AT,
     FIRST_BLOCK,
     FIRST_SEGMENT,
+    LOOKUPS,
     NUM_BLOCKS,
     NUM_TOKENS,
     ROW,
@@ -45,8 +47,6 @@ from pdkv_kernels.segments import (
     tile_of,
 )
 
-CANDIDATES = tl.constexpr(32)
-"""Deltas from -16 to 15 have codes."""
 TO_DELTA = tl.constexpr(-16)
 
 
@@ -84,7 +84,6 @@ def encode_kernel(
 ) -> None:
     """Programs share the group's blocks."""
     scratch += tl.program_id(0) * (2 * BLOCK_ELEMENTS)
-    directory = (stream + tl.load(plan + DIRECTORY_AT)).to(tl.pointer_type(tl.uint16), bitcast=True)
     num_elements = tl.load(plan + NUM_TOKENS).to(tl.int32) * PAGING.head_dim
     num_blocks = ceil_div(num_elements, BLOCK_ELEMENTS)
     for index in range(tl.program_id(0), tl.load(plan + NUM_BLOCKS).to(tl.int32), tl.num_programs(0)):
@@ -94,10 +93,12 @@ def encode_kernel(
         place, dim, held = tile_of(kv, plan, block_ids, start, num_elements, PAGING)
         bits = bits_of(tl.load(kv.memory + origin + place, mask=held, other=0))
         base = bases_of(stream, table_at(plan, segment, PAGING, CODING), dim, CODING)
-        lookup = lookups + 2 * (tl.load(plan + FIRST_SEGMENT) + segment)
+        lookup = lookups + LOOKUPS * (tl.load(plan + FIRST_SEGMENT) + segment)
         slot = slots + (tl.load(plan + FIRST_BLOCK) + block) * SLOT_BYTES
         count = tl.minimum(num_elements - start, BLOCK_ELEMENTS)
-        tl.store(directory + block, _encode_block(bits, held, base, count, lookup, slot, scratch, CODING).to(tl.uint16))
+        entry = _encode_block(bits, held, base, count, lookup, slot, scratch, SLOT_BYTES, CODING)
+        directory = (stream + tl.load(plan + DIRECTORY_AT)).to(tl.pointer_type(tl.uint16), bitcast=True)
+        tl.store(directory + block, entry.to(tl.uint16))
         tl.debug_barrier()  # the scratch is read to its end before the next block fills it
 
 
@@ -110,60 +111,72 @@ def _encode_block(
     lookup: tl.tensor,
     slot: tl.tensor,
     scratch: tl.tensor,
+    SLOT_BYTES: tl.constexpr,
     CODING: tl.constexpr,
 ) -> tl.tensor:
     """One block of `count` elements to `slot`; returns its directory entry."""
     elem_bytes: tl.constexpr = (1 + CODING.exponent_bits + CODING.mantissa_bits) // 8
-    low, high = tl.load(lookup).to(tl.uint64, bitcast=True), tl.load(lookup + 1).to(tl.uint64, bitcast=True)
-    exponent = (bits >> CODING.mantissa_bits) & ((1 << CODING.exponent_bits) - 1)
-    index = (exponent - base + CANDIDATES // 2) & 255
-    code = tl.where(held, code_of(index, low, high), 0)
-    plane_bytes = (count + 63) // 64 * 8
-    codes_at = plane_bytes * (CODING.mantissa_bits + 1)
-    deeper_at = codes_at + plane_bytes * CODING.width
-    escapes_at, num_escapes = _sizes(code, deeper_at, CODING.width)
-    num_bytes, raw_bytes = padded(escapes_at + num_escapes), padded(count * elem_bytes)
+    raw_bytes = padded(count * elem_bytes)
     least = least_of(tl.where(held, bits, 0xFFFFFFFF))
     if ~least_of(~bits) == least:
         tl.store(as_units(slot), least.to(tl.uint64))
         entry = (CONSTANT << 14) + 1
-    elif num_bytes < raw_bytes:
-        _store_rest(bits, plane_bytes, slot, CODING)
-        end = tl.arange(0, UNIT_BYTES) + escapes_at + num_escapes
-        tl.store(slot + end, tl.full((UNIT_BYTES,), 0, tl.uint8), mask=end < num_bytes)
-        row = tl.arange(0, ROWS)
-        first = tl.minimum(code, (1 << CODING.width) - 1)
-        if CODING.width == 4:
-            _store_level(first, index, slot + codes_at, plane_bytes, row, slot + escapes_at, TO_DELTA, 4)
-        else:
-            num_codes = _store_level(first, index, slot + codes_at, plane_bytes, row, scratch, 0, 2)
-            _code_levels(num_codes, low, high, slot + deeper_at, slot + escapes_at, scratch)
-        entry = (CODED << 14) + num_bytes // UNIT_BYTES
     else:
-        _store_elements(bits, raw_bytes // elem_bytes, slot, elem_bytes)
-        entry = (STORED << 14) + raw_bytes // UNIT_BYTES
+        exponent = (bits >> CODING.mantissa_bits) & ((1 << CODING.exponent_bits) - 1)
+        index = (exponent - base + CANDIDATES // 2) & 255
+        plane_bytes = (count + 63) // 64 * 8
+        _store_rest(bits, plane_bytes, slot, CODING)
+        end = _store_codes(index, held, plane_bytes, lookup, slot, scratch, SLOT_BYTES, CODING)
+        num_bytes = padded(end)
+        entry = (CODED << 14) + num_bytes // UNIT_BYTES
+        if num_bytes < raw_bytes:
+            padding = end + tl.arange(0, UNIT_BYTES)
+            tl.store(slot + padding, tl.full((UNIT_BYTES,), 0, tl.uint8), mask=padding < num_bytes)
+        else:
+            tl.debug_barrier()  # others may still write what is written over here
+            _store_elements(bits, raw_bytes // elem_bytes, slot, elem_bytes)
+            entry = (STORED << 14) + raw_bytes // UNIT_BYTES
     return entry
 
 
 @triton.jit
-def code_of(index: tl.tensor, low: tl.tensor, high: tl.tensor) -> tl.tensor:
-    """4 bits for each delta, given plus 16 modulo 256: from `low` below 16, from `high` below 32, else 15; uint32."""
+def _store_codes(
+    index: tl.tensor,
+    held: tl.tensor,
+    plane_bytes: tl.tensor,
+    lookup: tl.tensor,
+    slot: tl.tensor,
+    scratch: tl.tensor,
+    SLOT_BYTES: tl.constexpr,
+    CODING: tl.constexpr,
+) -> tl.tensor:
+    """All levels and the escapes, as far as the slot holds them; returns where they end."""
+    row = tl.arange(0, ROWS)
+    at = plane_bytes * (CODING.mantissa_bits + 1)
+    end = at + plane_bytes * CODING.width
+    if CODING.width == 4:
+        code = tl.where(held, nibble_of(index, lookup), 0)
+        end += _store_level(code, index, slot + at, plane_bytes, row, slot + end, SLOT_BYTES - end, TO_DELTA, 4)
+    else:
+        code = tl.where(held, pair_of(index, lookup), 0)
+        num_codes = _store_level(code, index, slot + at, plane_bytes, row, scratch, BLOCK_ELEMENTS, 0, 2)
+        end = _store_deeper(num_codes, end, lookup, slot, scratch, SLOT_BYTES)
+    return end
+
+
+@triton.jit
+def nibble_of(index: tl.tensor, lookup: tl.tensor) -> tl.tensor:
+    """The code of each delta, given plus 16 modulo 256: 4 bits of the two numbers at `lookup`, or 15; uint32."""
+    low, high = tl.load(lookup).to(tl.uint64, bitcast=True), tl.load(lookup + 1).to(tl.uint64, bitcast=True)
     codes = tl.where(index < 16, low, high) >> ((index & 15) * 4).to(tl.uint64)
     return tl.where(index < CANDIDATES, codes.to(tl.uint32) & 15, 15)
 
 
 @triton.jit
-def _sizes(code: tl.tensor, deeper_at: tl.tensor, WIDTH: tl.constexpr) -> tl.tensor:
-    """Where escapes begin, past the levels that begin at `deeper_at`, and how many there are."""
-    if WIDTH == 2:
-        levels = total(tl.full((1, 1), 1, tl.uint32) << (code & 12), 1)  # four bits a level
-        num_codes = total(((levels >> 12) & 15).to(tl.int32), 0)
-        deeper_at += 2 * ceil_div(num_codes, 8)
-        num_codes += total(((levels >> 8) & 15).to(tl.int32), 0)
-        deeper_at += 2 * ceil_div(num_codes, 8)
-        num_codes += total(((levels >> 4) & 15).to(tl.int32), 0)
-        deeper_at += 2 * ceil_div(num_codes, 8)
-    return deeper_at, total(total((code == 15).to(tl.int32), 1), 0)
+def pair_of(index: tl.tensor, lookup: tl.tensor) -> tl.tensor:
+    """The same for a level of 2-bit codes: 2 bits of the number at `lookup`, or 3."""
+    codes = tl.load(lookup).to(tl.uint64, bitcast=True) >> ((index & (CANDIDATES - 1)) * 2).to(tl.uint64)
+    return tl.where(index < CANDIDATES, codes.to(tl.uint32) & 3, 3)
 
 
 @triton.jit
@@ -199,10 +212,14 @@ def _store_level(
     plane_bytes: tl.tensor,
     row: tl.tensor,
     passed_on: tl.tensor,
+    room: tl.tensor,
     bias: tl.tensor,
     WIDTH: tl.constexpr,
 ) -> tl.tensor:
-    """Codes of one level to `planes`; of elements that pass it, `index + bias` to `passed_on`. Returns their number."""
+    """Codes of one level to `planes`; of elements that pass it, `index + bias` to `passed_on`, at most `room`.
+
+    Returns how many pass.
+    """
     joined = join_bits(code)
     store_planes(planes, plane_bytes, row, joined, WIDTH)
     passed = passed_of(joined, WIDTH)
@@ -210,37 +227,39 @@ def _store_level(
     before = running_total(count, 0) - count
     shift, is_set = bits_before(passed)
     packed = total(tl.where(is_set, index, 0).to(tl.uint64) << shift.to(tl.uint64), 1)
-    for j in range(most_of(count)):
+    fitting = tl.minimum(count, room - before)
+    for j in range(most_of(fitting)):
         byte = ((packed >> tl.cast(8 * j, tl.uint64)).to(tl.int32) + bias).to(tl.uint8)
-        tl.store(passed_on + before + j, byte, mask=j < count)
+        tl.store(passed_on + before + j, byte, mask=j < fitting)
     return total(count, 0)
 
 
 @triton.jit
-def _code_levels(
+def _store_deeper(
     num_codes: tl.tensor,
-    low: tl.tensor,
-    high: tl.tensor,
-    planes: tl.tensor,
-    escapes: tl.tensor,
+    at: tl.tensor,
+    lookup: tl.tensor,
+    slot: tl.tensor,
     scratch: tl.tensor,
-) -> None:
-    """Levels 1 to 3 to `planes`, of the `num_codes` elements that level 0 has put into `scratch`."""
-    source, target = scratch, scratch + BLOCK_ELEMENTS
-    bias = 0
+    SLOT_BYTES: tl.constexpr,
+) -> tl.tensor:
+    """Levels 1 to 3 and escapes to byte `at` of `slot`, of the elements in `scratch`; returns where they end."""
     for level in range(1, 4):
         tl.debug_barrier()
-        if level == 3:
-            target, bias = escapes, TO_DELTA
         plane_bytes = ceil_div(num_codes, 8)
+        planes, end = slot + at, at + 2 * plane_bytes
+        source = scratch + (level - 1) % 2 * BLOCK_ELEMENTS
+        target, room, bias = scratch + level % 2 * BLOCK_ELEMENTS, BLOCK_ELEMENTS, 0
+        if level == 3:
+            target, room, bias = slot + end, SLOT_BYTES - end, TO_DELTA
+        fitting_bytes = tl.where(end <= SLOT_BYTES, plane_bytes, 0)
         num_passed = 0
         for start in range(0, plane_bytes, LEVEL_ROWS):
             row = start + tl.arange(0, LEVEL_ROWS)
             place = row[:, None] * ROW + tl.arange(0, ROW)[None, :]
             index = tl.load(source + place, mask=row[:, None] < plane_bytes, other=0).to(tl.uint32)
-            code = tl.minimum(code_of(index, low, high) - 4 * level, 3)
-            code = tl.where(place < num_codes, code, 0)
-            num_passed += _store_level(code, index, planes, plane_bytes, row, target + num_passed, bias, 2)
-        planes += 2 * plane_bytes
-        num_codes = num_passed
-        source, target = target, source
+            code = tl.where(place < num_codes, pair_of(index, lookup + level), 0)
+            passed_on = target + num_passed
+            num_passed += _store_level(code, index, planes, fitting_bytes, row, passed_on, room - num_passed, bias, 2)
+        at, num_codes = end, num_passed
+    return at + num_codes

@@ -20,6 +20,10 @@ ROW = tl.constexpr(8)
 """A block is a tile of rows of this many elements: the bits of a plane that make one byte."""
 ROWS = tl.constexpr(512)
 CODEBOOK_BYTES = tl.constexpr(16)
+CANDIDATES = tl.constexpr(32)
+"""Deltas from -16 to 15 may have codes."""
+LOOKUPS = tl.constexpr(4)
+"""Numbers a segment to find codes with."""
 FIRST_TOKEN, NUM_TOKENS, NUM_HEADS = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)
 NUM_SEGMENTS, NUM_BLOCKS = tl.constexpr(3), tl.constexpr(4)
 """Of the group; the fields below are of its section."""

@@ -10,9 +10,11 @@ import triton.language as tl
 from pdkv_kernels.paged import TILE_ELEMENTS, axis_offset
 from pdkv_kernels.planes import ceil_div, total
 from pdkv_kernels.segments import (
+    CANDIDATES,
     CODEBOOK_BYTES,
     FIRST_SEGMENT,
     FIRST_TOKEN,
+    LOOKUPS,
     NUM_SEGMENTS,
     NUM_TOKENS,
     Coding,
@@ -26,7 +28,6 @@ from pdkv_kernels.segments import (
 
 SAMPLE_TOKENS = tl.constexpr(256)
 COUNT_EVERY = tl.constexpr(4)
-CANDIDATES = tl.constexpr(32)
 
 
 def make_tables(
@@ -34,8 +35,9 @@ def make_tables(
 ) -> None:
     """Write the tables of a group's segments into `stream`, uint8, where they belong.
 
-    plan: as `segments` describes. lookups: int64 `[segments of the stream, 2]`, what `encode` finds codes with: 4 bits
-    for each delta from -16 to 15, `level << 2 | code` or, where there is one level, the code; 15 if it has none.
+    plan: as `segments` describes. lookups: int64 `[segments of the stream, LOOKUPS]`, for `encode`: the codes of the
+    deltas from -16 to 15, one behind another from the lowest bit on. Codes of 2 bits: a number for each level. Of 4
+    bits: the first number for the deltas below 0, the second for the others. All ones: it has no code there.
     """
     tile_dims = triton.next_power_of_2(paging.head_dim)
     table_kernel[(num_programs,)](
@@ -63,7 +65,7 @@ def table_kernel(
         held = dim < (PAGING.head_dim if CODING.per_channel else 1)
         tl.store(table + CODEBOOK_BYTES + dim, base.to(tl.uint8), mask=held)
         counts = _counts(kv, plan, origin, block_ids, base, PAGING, CODING, TILE_TOKENS, TILE_DIMS)
-        _store_codebook(counts, table, lookups + 2 * (tl.load(plan + FIRST_SEGMENT) + segment), CODING.width)
+        _store_codebook(counts, table, lookups + LOOKUPS * (tl.load(plan + FIRST_SEGMENT) + segment), CODING.width)
 
 
 @triton.jit
@@ -148,7 +150,11 @@ def _store_codebook(counts: tl.tensor, codebook: tl.tensor, lookup: tl.tensor, W
     rank = total((keys[None, :] > keys[:, None]).to(tl.int32), 1)
     candidate = tl.arange(0, CANDIDATES)
     tl.store(codebook + rank, (candidate - CANDIDATES // 2).to(tl.uint8), mask=rank < CODEBOOK_BYTES)
-    code = tl.where(rank < 12, rank // 3 * 4 + rank % 3, 15) if WIDTH == 2 else tl.minimum(rank, 15)
-    shifted = code.to(tl.int64) << ((candidate % 16) * 4).to(tl.int64)
-    tl.store(lookup, total(tl.where(candidate < 16, shifted, 0), 0))
-    tl.store(lookup + 1, total(tl.where(candidate < 16, 0, shifted), 0))
+    if WIDTH == 2:
+        for level in tl.static_range(4):
+            code = tl.where((rank >= 3 * level) & (rank < 3 * level + 3), rank - 3 * level, 3)
+            tl.store(lookup + level, total(code.to(tl.int64) << (2 * candidate).to(tl.int64), 0))
+    else:
+        shifted = tl.minimum(rank, 15).to(tl.int64) << (candidate % 16 * 4).to(tl.int64)
+        tl.store(lookup, total(tl.where(candidate < 16, shifted, 0), 0))
+        tl.store(lookup + 1, total(tl.where(candidate < 16, 0, shifted), 0))

@@ -20,6 +20,7 @@ from pdkv_kernels.decode import decode
 from pdkv_kernels.encode import encode
 from pdkv_kernels.pack import pack
 from pdkv_kernels.place import place
+from pdkv_kernels.segments import LOOKUPS
 from pdkv_kernels.table import make_tables
 
 PROGRAMS_PER_SM = 2
@@ -110,7 +111,9 @@ class TritonCascadeCodec:
             )
         frame, slot_bytes = plan.frame, BLOCK_ELEMENTS * max(each.numbers.elem_bytes for each in plan.frame.sections)
         status = self._status(out.device)
-        lookups = self._room("lookups", torch.int64, 2 * sum(each.num_segments for each in frame.sections), out.device)
+        lookups = self._room(
+            "lookups", torch.int64, LOOKUPS.value * sum(each.num_segments for each in frame.sections), out.device
+        )
         slots = self._room("slots", torch.uint8, slot_bytes * frame.num_blocks, out.device)
         starts = self._room("starts", torch.int64, frame.num_blocks, out.device)
         out[: frame.blocks_at].zero_()

@@ -88,6 +88,7 @@ def _elements(kind: str, dtype: str, unit: Any, size: tuple[int, ...], rng: np.r
     elements = kv_bits(dtype, size, rng)
     if kind == "rare":  # now and then a value that no codebook has
         elements = np.where(rng.random(size) < 0.02, rng.choice(np.array(SPECIAL[dtype], unit), size), elements)
-    if kind == "partly constant":
-        elements[:, :, : size[2] // 2] = elements[0, 0, 0, 0]
+    if kind == "mixed":  # constant, coded and stored blocks in one stream
+        elements[0, :, : size[2] // 2] = elements[0, 0, 0, 0]
+        elements[1:] = rng.integers(0, np.iinfo(unit).max, size, unit, endpoint=True)[1:]
     return elements

@@ -87,16 +87,18 @@ def test_one_bit_makes_another_stream() -> None:
     assert kernel_payload(codec, memory, part) == host_payload("split", memory, part)
 
 
-@pytest.mark.parametrize("kind", ["rare", "special", "zero", "random", "partly constant"])
+@pytest.mark.parametrize("kind", ["rare", "special", "zero", "random", "mixed"])
 @pytest.mark.parametrize("dtype", sorted(SPECIAL))
 def test_dtypes_and_contents(dtype: str, kind: str) -> None:
     for name, width in WIDTHS.items():
         memory, part = scene(nhd, Shape(4, 16, 1, 80, dtype), Span(3, 60), Span(0, 1), seed=1)
         fill(memory, part, kind)
         total = HOST[name].max_encoded_bytes(memory, part)
-        payload = check(TritonCascadeCodec(name, width), memory, part)
+        # three programs fill some slots before the slot in front: what runs over into its neighbour shows
+        payload = check(TritonCascadeCodec(name, width, 3), memory, part)
         assert len(payload) == total or kind != "random"
         assert (len(payload) < total // 10) == (kind == "zero")
+        assert len(payload) < total or kind not in ("mixed", "rare") or dtype == "float8_e4m3fn"
 
 
 def test_all_bfloat16_patterns() -> None:
@@ -123,7 +125,7 @@ def slabs(draw: st.DrawFn) -> tuple[KVMemory, SlabPart]:
     heads = Span(draw(st.integers(0, num_heads - 1)), num_heads)
     part = SlabPart(tuple(range(len(regions))), tables, Span(*tokens), heads)
     memory = make_memory(tuple(regions), 5)
-    fill(memory, part, draw(st.sampled_from(["kv", "rare", "special", "partly constant"])), draw(st.integers(0, 9)))
+    fill(memory, part, draw(st.sampled_from(["kv", "rare", "special", "mixed"])), draw(st.integers(0, 9)))
     return memory, part
 
 
