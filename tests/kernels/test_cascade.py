@@ -90,12 +90,12 @@ def test_one_bit_makes_another_stream() -> None:
 @pytest.mark.parametrize("kind", ["rare", "special", "zero", "random", "mixed"])
 @pytest.mark.parametrize("dtype", sorted(SPECIAL))
 def test_dtypes_and_contents(dtype: str, kind: str) -> None:
-    for name, width in WIDTHS.items():
+    for name in sorted(WIDTHS) if kind in ("rare", "mixed") else ["split"]:
         memory, part = scene(nhd, Shape(4, 16, 1, 80, dtype), Span(3, 60), Span(0, 1), seed=1)
         fill(memory, part, kind)
         total = HOST[name].max_encoded_bytes(memory, part)
         # three programs fill some slots before the slot in front: what runs over into its neighbour shows
-        payload = check(TritonCascadeCodec(name, width, 3), memory, part)
+        payload = check(TritonCascadeCodec(name, WIDTHS[name], 3), memory, part)
         assert len(payload) == total or kind != "random"
         assert (len(payload) < total // 10) == (kind == "zero")
         assert len(payload) < total or kind not in ("mixed", "rare") or dtype == "float8_e4m3fn"
@@ -129,7 +129,7 @@ def slabs(draw: st.DrawFn) -> tuple[KVMemory, SlabPart]:
     return memory, part
 
 
-@settings(max_examples=8, deadline=None, derandomize=True)
+@settings(max_examples=6, deadline=None, derandomize=True)
 @given(slab=slabs(), name=st.sampled_from(sorted(WIDTHS)), max_programs=st.sampled_from([1, 2, 50]))
 def test_any_slab(slab: tuple[KVMemory, SlabPart], name: str, max_programs: int) -> None:
     check(TritonCascadeCodec(name, WIDTHS[name], max_programs), *slab)
