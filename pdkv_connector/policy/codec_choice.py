@@ -109,18 +109,18 @@ class CodecChoice:
         self, speeds: Mapping[str, Speed], bytes_per_s: float, measured: Mapping[str, float]
     ) -> tuple[str, str]:
         by_stage = {codec: stages(speed, bytes_per_s) for codec, speed in speeds.items()}
-        rates = {
-            codec: measured[codec] * speed.ratio if codec in measured else min(by_stage[codec].values())
-            for codec, speed in speeds.items()
-        }
+        rates = {codec: min(rates_of.values()) for codec, rates_of in by_stage.items()}
+        worse = _worse_than_raw(speeds, measured)
+        if worse:
+            rates |= worse | {RAW: max(rates[RAW], measured[RAW])}
         chosen = self._fastest(rates)
         other = max((codec for codec in rates if codec != chosen), key=rates.__getitem__)
         other = other if chosen == self.codec else self.codec
-        better, worse = rates[chosen] / MB, rates[other] / MB
-        if chosen in measured:
-            return chosen, f"{chosen} carried {better:.1f} MB/s of KV, {other} {worse:.1f}"
+        better, slower = rates[chosen] / MB, rates[other] / MB
+        if other in worse:
+            return chosen, f"{chosen} carried {better:.1f} MB/s of KV, {other} {slower:.1f}"
         slowest = min(by_stage[other], key=by_stage[other].__getitem__)
-        return chosen, f"{slowest} is the slowest stage at {worse:.1f} MB/s; {chosen} carries {better:.1f} MB/s of KV"
+        return chosen, f"{slowest} is the slowest stage at {slower:.1f} MB/s; {chosen} carries {better:.1f} MB/s of KV"
 
     def _short(self, ratio: float, wire: Wire, bytes_per_s: float) -> bool:
         """True when the wire, not the engine, decides when KV arrives."""
@@ -132,3 +132,12 @@ class CodecChoice:
         if rates[best] >= MARGIN * rates[self.codec]:
             return best
         return RAW if rates.get(RAW, 0.0) >= rates[self.codec] else self.codec
+
+
+def _worse_than_raw(speeds: Mapping[str, Speed], measured: Mapping[str, float]) -> dict[str, float]:
+    """Coded forms that carried less KV than raw when the wire was full, and how much: bytes of KV per second.
+
+    No more is taken from what was measured: samples of different moments do not tell coded forms apart.
+    """
+    carried = {codec: measured[codec] * speed.ratio for codec, speed in speeds.items() if codec in measured}
+    return {codec: rate for codec, rate in carried.items() if codec != RAW and rate < carried.get(RAW, 0.0)}

@@ -30,7 +30,13 @@ class _Goodput:
         self.num_bytes = self.seconds = 0.0
         self.used_at = -math.inf
 
+    @property
+    def bytes_per_s(self) -> float | None:
+        """None before the first sample."""
+        return self.num_bytes / self.seconds if self.seconds else None
+
     def add(self, num_bytes: int, seconds: float, now: float) -> None:
+        """Take in one sample."""
         kept = math.exp(-seconds / MEMORY_S)
         self.num_bytes = kept * self.num_bytes + num_bytes
         self.seconds = kept * self.seconds + seconds
@@ -38,15 +44,16 @@ class _Goodput:
 
 
 class WireMeter:
-    """Goodput towards one peer in encoded bytes per second, by codec. Times are seconds.
+    """Goodput towards one peer in encoded bytes per second. Times are seconds.
 
-    It counts only while writes are in flight; a sample of short writes may raise it, never lower it.
+    It counts only while writes are in flight; a sample of short writes may raise it, never lower it. A wire that is not
+    full lets single slabs pass in bursts and seems fast: what counts is when more writes are in flight as one ends.
     """
 
     def __init__(self) -> None:
-        self.bytes_per_s: float | None = None
-        """Goodput of the codec used last; None until its writes took long enough to be judged by."""
         self.busy_share = 0.0
+        self._wire = _Goodput()
+        self._full = _Goodput()
         self._goodputs: dict[str, _Goodput] = {}
         self._seen_s = 0.0
         self._limit_bytes = OPENING_BYTES
@@ -55,21 +62,26 @@ class WireMeter:
         self._begin_sample(0.0)
 
     @property
+    def bytes_per_s(self) -> float | None:
+        """None until some writes took long enough to be judged by; those of a full wire are, once there are any."""
+        return self._full.bytes_per_s or self._wire.bytes_per_s
+
+    @property
     def known(self) -> bool:
         """True once enough was seen to choose a codec by."""
         return self._seen_s >= KNOWN_S
 
     @property
     def limit_bytes(self) -> float:
-        """Bytes that may be in flight: few towards a new peer, so that a slow wire is known before it is full."""
+        """Bytes that may be in flight: few until the wire is known, so that a slow one is not filled with raw KV."""
         return math.inf if self.known else max(self._limit_bytes, LEARNING_S * (self.bytes_per_s or 0.0))
 
     def measured(self, now: float) -> dict[str, float]:
-        """Goodput of each codec that was used not long ago."""
+        """Goodput of each codec with which the wire was full not long ago."""
         return {
             codec: goodput.num_bytes / goodput.seconds
             for codec, goodput in self._goodputs.items()
-            if goodput.seconds and now - goodput.used_at <= TRUST_S
+            if now - goodput.used_at <= TRUST_S
         }
 
     def started(self, write: Hashable, codec: str, num_bytes: int, now: float) -> None:
@@ -107,14 +119,16 @@ class WireMeter:
         codec = self._sample_codecs.pop()
         if self._sample_codecs or not codec:  # several codecs, or a write that failed
             return
-        goodput = self._goodputs.setdefault(codec, _Goodput())
-        credible = sum(self._flight_s) >= CREDIBLE_S * len(self._flight_s)
-        if credible or (goodput.seconds and self._sample_bytes * goodput.seconds > goodput.num_bytes * elapsed_s):
-            goodput.add(self._sample_bytes, elapsed_s, now)
-            self._seen_s += elapsed_s
-            self.bytes_per_s = goodput.num_bytes / goodput.seconds if goodput.seconds else self.bytes_per_s
-        else:
+        rate = self._sample_bytes / max(elapsed_s, 1e-9)
+        full, known = bool(self._in_flight), self._wire.bytes_per_s or 0.0
+        if sum(self._flight_s) < CREDIBLE_S * len(self._flight_s) and not 0.0 < known < rate:
             self._limit_bytes = max(self._limit_bytes, GROWTH * self._sample_bytes)
+            return
+        self._wire.add(self._sample_bytes, elapsed_s, now)
+        self._seen_s += elapsed_s
+        if full:
+            self._full.add(self._sample_bytes, elapsed_s, now)
+            self._goodputs.setdefault(codec, _Goodput()).add(self._sample_bytes, elapsed_s, now)
 
     def _share(self, busy: float, seconds: float) -> None:
         self.busy_share += (busy - self.busy_share) * -math.expm1(-seconds / BUSY_MEMORY_S)

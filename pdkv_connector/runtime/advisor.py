@@ -64,7 +64,7 @@ class Advisor:
             if load.moving_bytes > limit_bytes / 2:
                 return None
             before = peer.choice.codec
-            changed = self._choose(peer, decoders, load.waiting_bytes, now)
+            changed = self._choose(peer, decoders, _waiting_bytes(load), now)
             codec = peer.choice.codec
             fits = load.slot_bytes * self._records[codec].expansion if codec != RAW else load.slot_bytes
             lacking = self._setting not in (AUTO, codec) and not peer.warned
@@ -149,3 +149,8 @@ class Advisor:
         with self._lock:
             peers = tuple(peer.stats() for peer in self._peers.values())
             return Stats(peers, tuple(self._codecs.values()), self._sent, self._received)
+
+
+def _waiting_bytes(load: Load) -> int:
+    """KV that waits for the wire; a slab or two may just have been computed, and then wait for nothing."""
+    return load.waiting_bytes if load.moving_bytes or load.waiting_bytes >= 2 * load.slot_bytes else 0

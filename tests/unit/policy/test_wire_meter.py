@@ -60,7 +60,7 @@ def test_small_quick_slabs_say_nothing_against_a_wire() -> None:
     for _ in range(100):
         link.burst(64_000)
     assert not link.meter.measured(link.now)
-    link.burst(*[SLAB] * 16)
+    link.burst(*[SLAB] * 64)
     measured = link.meter.measured(link.now)
     assert measured
     for _ in range(1000):
@@ -122,12 +122,12 @@ def test_a_burst_that_a_shaper_lets_through_does_not_spoil_a_slow_wire() -> None
 
 
 @pytest.mark.parametrize(("before", "after"), [(125e6, 12.5e6), (1e9, 12.5e6), (12.5e6, 125e6)])
-def test_a_changed_wire_is_noticed_within_a_second_or_so(before: float, after: float) -> None:
+def test_a_changed_wire_is_noticed_within_two_seconds(before: float, after: float) -> None:
     link = Link(before)
     for _ in range(20):
         link.burst(*[SLAB] * 4)
     changed_at, link.rate = link.now, after
-    while link.now < changed_at + 1.5:
+    while link.now < changed_at + 2.0:
         link.burst(*[SLAB] * 4)
     assert link.meter.bytes_per_s == pytest.approx(after, rel=0.1)
 

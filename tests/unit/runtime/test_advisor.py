@@ -42,6 +42,19 @@ def test_a_slow_link_gets_split_within_a_few_slabs_and_later_at_once(produced_pe
     assert second_s < 1.05 * 24e6 / 12.5e6 / CODERS["split"].ratio
 
 
+@pytest.mark.parametrize(("was_full", "most_raw"), [(True, 3), (False, 8)])
+def test_slabs_that_passed_in_bursts_do_not_hide_a_slow_wire(was_full: bool, most_raw: int) -> None:
+    """A long prefill makes KV as fast as the wire takes it: the shaper's bucket lets single slabs pass at once."""
+    link = ModelledLink(new_advisor(), **SHAPED)
+    for num_bytes, produced_per_s in [(24 * MB, 32e6)] * was_full + [(180 * MB, 11.8e6)] * 3:
+        link.transfer(num_bytes, produced_per_s)
+        link.rest(5.0)
+    link.codecs.clear()
+    link.transfer(24 * MB, produced_per_s=32e6)
+    assert link.codecs.count("raw") <= most_raw
+    assert set(link.codecs) <= {"raw", "split"}
+
+
 @pytest.mark.parametrize("produced_per_s", [32e6, 0.0])
 def test_little_is_lost_before_a_slow_link_is_known(produced_per_s: float) -> None:
     always, chosen = ModelledLink(new_advisor("split"), **SHAPED), ModelledLink(new_advisor(), **SHAPED)
