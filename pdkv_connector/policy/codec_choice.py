@@ -11,8 +11,10 @@ from dataclasses import dataclass, field
 
 RAW = "raw"
 AUTO = "auto"
-MARGIN = 1.15
-"""Another codec must be this much faster than the present one."""
+MARGIN, MARGIN_CODED = 1.15, 1.05
+"""Another codec must be this much faster than the present one; the second when both are coded forms."""
+WORSE = 0.85
+"""A coded form that carries less than this share of what raw carried is ruled out."""
 DWELL_SLABS, QUIET_SLABS = 8, 32
 """Slabs between two changes, the first of which waits for nothing; slabs without need before coding ends."""
 WAITING_S = 0.05
@@ -129,15 +131,16 @@ class CodecChoice:
 
     def _fastest(self, rates: Mapping[str, float]) -> str:
         best = max(rates, key=rates.__getitem__)
-        if rates[best] >= MARGIN * rates[self.codec]:
+        margin = MARGIN if RAW in (best, self.codec) else MARGIN_CODED
+        if rates[best] >= margin * rates[self.codec]:
             return best
         return RAW if rates.get(RAW, 0.0) >= rates[self.codec] else self.codec
 
 
 def _worse_than_raw(speeds: Mapping[str, Speed], measured: Mapping[str, float]) -> dict[str, float]:
-    """Coded forms that carried less KV than raw when the wire was full, and how much: bytes of KV per second.
+    """Coded forms that carried clearly less KV than raw when the wire was full; bytes of KV per second.
 
     No more is taken from what was measured: samples of different moments do not tell coded forms apart.
     """
     carried = {codec: measured[codec] * speed.ratio for codec, speed in speeds.items() if codec in measured}
-    return {codec: rate for codec, rate in carried.items() if codec != RAW and rate < carried.get(RAW, 0.0)}
+    return {codec: rate for codec, rate in carried.items() if codec != RAW and rate < WORSE * carried.get(RAW, 0.0)}

@@ -13,8 +13,8 @@ MEMORY_S = 0.3
 """Time in flight after which older writes count for about a third."""
 KNOWN_S = 0.2
 """Time in flight after which the wire is known: a first burst that a shaper lets through must not count for much."""
-TRUST_S = 300.0
-"""What was measured with a codec holds for this long after it was used last."""
+EVIDENCE_S, TRUST_S = 0.05, 300.0
+"""What was measured with a codec counts from this long on, and for this long after it was used last."""
 BUSY_MEMORY_S = 2.0
 PAUSE_S = 1.0
 """A longer time without writes lies between transfers and says nothing of how busy they keep the wire."""
@@ -81,7 +81,7 @@ class WireMeter:
         return {
             codec: goodput.num_bytes / goodput.seconds
             for codec, goodput in self._goodputs.items()
-            if now - goodput.used_at <= TRUST_S
+            if goodput.seconds >= EVIDENCE_S and now - goodput.used_at <= TRUST_S
         }
 
     def started(self, write: Hashable, codec: str, num_bytes: int, now: float) -> None:

@@ -98,9 +98,9 @@ def test_a_fast_wire_is_soon_unlimited() -> None:
 def test_each_codec_has_its_own_goodput_for_a_while() -> None:
     """Writes of two codecs in one sample say nothing of either."""
     link = Link(1e9)
-    link.burst(*[SLAB] * 16)
+    link.burst(*[SLAB] * 48)
     link.codec, link.rate = "split", 0.5e9
-    link.burst(*[SLAB] * 16)
+    link.burst(*[SLAB] * 48)
     measured = link.meter.measured(link.now)
     assert measured == {"raw": pytest.approx(1e9, rel=0.1), "split": pytest.approx(0.5e9, rel=0.1)}
     link.meter.started("a", "raw", SLAB, link.now)
