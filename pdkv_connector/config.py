@@ -32,6 +32,13 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         int,
         Meta(ge=0, le=65535, description="Control port; 0 lets the OS choose, else the tensor-parallel rank is added."),
     ] = 0
+    keys_dir: Annotated[
+        str,
+        Meta(
+            max_length=4096,
+            description="Folder of this cluster's control channel keys, made by `pdkv keys create`; empty: no keys.",
+        ),
+    ] = ""
     transport: Annotated[Literal["nixl", "loopback"], Meta(description="What moves the bytes.")] = "nixl"
     nixl_backend: Annotated[str, Meta(min_length=1, max_length=64, description="NIXL plugin to use.")] = "UCX"
     nixl_params: Annotated[

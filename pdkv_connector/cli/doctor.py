@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from rich.console import Console
 from rich.table import Table
 
-from pdkv_connector.cli import doctor_host, doctor_packages, doctor_transport
+from pdkv_connector.cli import doctor_host, doctor_keys, doctor_packages, doctor_transport
 from pdkv_connector.cli.checks import Finding, fault
 
 Check = Callable[[], Iterable[Finding]]
@@ -18,6 +18,7 @@ CHECKS: tuple[tuple[str, Check], ...] = (
     ("entry points", doctor_packages.entry_points),
     ("configuration", doctor_host.configuration),
     ("ports", doctor_host.ports),
+    ("keys", doctor_keys.keys),
     ("transports", doctor_transport.transports),
     ("devices", doctor_host.devices),
 )

@@ -18,6 +18,13 @@ if MISSING:
 import typer  # noqa: E402
 
 app = typer.Typer(help="Streaming KV transfer between prefill and decode engines.", no_args_is_help=True)
+keys = typer.Typer(
+    help="Keys of the control channel: a folder that is the same on every machine. More: SECURITY.md.",
+    no_args_is_help=True,
+)
+app.add_typer(keys, name="keys")
+
+KeysDir = Annotated[Path, typer.Argument(help="The folder that keys_dir (PDKV_KEYS_DIR) names.")]
 
 
 @app.command()
@@ -57,6 +64,38 @@ def verify(
     from pdkv_connector.cli.verify import run
 
     _finish(lambda console: run(prefill, decode, tokens, console))
+
+
+@keys.command("create")
+def create_key(folder: KeysDir) -> None:
+    """Make this cluster's key or, where there is one, a standby to change to."""
+    from pdkv_connector.cli.keys import create
+
+    _finish(lambda console: create(folder, console))
+
+
+@keys.command("show")
+def show_keys(folder: KeysDir) -> None:
+    """Check the files and print what tells the keys apart: equal on every machine, and no secret."""
+    from pdkv_connector.cli.keys import show
+
+    _finish(lambda console: show(folder, console))
+
+
+@keys.command("swap")
+def swap_keys(folder: KeysDir) -> None:
+    """Make the standby key the active one, once every engine has both."""
+    from pdkv_connector.cli.keys import swap
+
+    _finish(lambda console: swap(folder, console))
+
+
+@keys.command("drop")
+def drop_key(folder: KeysDir) -> None:
+    """Remove the standby key, once no engine uses it as its active one."""
+    from pdkv_connector.cli.keys import drop
+
+    _finish(lambda console: drop(folder, console))
 
 
 def _needs(extra: str, *modules: str) -> None:

@@ -31,6 +31,7 @@ from pdkv_connector.session.timing import Timing
 from pdkv_connector.telemetry.stats import Stats
 from pdkv_connector.telemetry.timeline_writer import TimelineWriter
 from pdkv_connector.transport.control import ControlPlane
+from pdkv_connector.transport.control_keys import load_keys
 from pdkv_connector.transport.registry import open_transport
 from pdkv_connector.types import TransferId
 
@@ -71,7 +72,7 @@ class Runtime:
         self._advisor = Advisor(config.codec, self.mover.records, self.timeline)
         port = config.control_port and config.control_port + facts.pp_rank * facts.tp_size + facts.tp_rank
         with ExitStack() as opened:
-            self._control = ControlPlane(self.instance, config.control_host, port)
+            self._control = ControlPlane(self.instance, config.control_host, port, load_keys(config.keys_dir))
             opened.callback(self._control.close)
             self._transport = open_transport(config.transport, *_transport_options(config))
             opened.callback(self._transport.close)

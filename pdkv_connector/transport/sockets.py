@@ -15,6 +15,7 @@ import zmq
 
 from pdkv_connector.errors import TransportError
 from pdkv_connector.session.messages import MAX_FRAME_BYTES
+from pdkv_connector.transport.control_keys import KeyPair
 
 QUEUE_MESSAGES = 256
 """Messages held per peer and direction; beyond it, sends are refused and reads push back on the peer's TCP."""
@@ -54,25 +55,32 @@ def join_endpoint(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def open_dealer(context: zmq.Context[zmq.Socket[bytes]], identity: bytes, endpoint: str) -> zmq.Socket[bytes]:
-    """A DEALER that connects to `endpoint` in the background and keeps reconnecting."""
-    dealer = None
-    try:
-        dealer = _open(context, zmq.DEALER)  # fails too, when this process has no socket left
-        dealer.setsockopt(zmq.IDENTITY, identity)
-        dealer.connect(f"tcp://{endpoint}")
-    except zmq.ZMQError as error:
-        if dealer is not None:
-            dealer.close()
-        raise TransportError(f"cannot dial {endpoint!r}: {error}") from error
+def open_dealer(context: zmq.Context[zmq.Socket[bytes]], identity: bytes, pair: KeyPair | None) -> zmq.Socket[bytes]:
+    """A DEALER that is not connected yet; with `pair` both ends must have that key. Raises ZMQError."""
+    dealer = _open(context, zmq.DEALER)
+    dealer.setsockopt(zmq.IDENTITY, identity)
+    if pair is not None:
+        dealer.setsockopt(zmq.CURVE_SERVERKEY, pair.public)
+        dealer.setsockopt(zmq.CURVE_PUBLICKEY, pair.public)
+        dealer.setsockopt(zmq.CURVE_SECRETKEY, pair.secret)
     return dealer
 
 
-def open_router(context: zmq.Context[zmq.Socket[bytes]], host: str, port: int) -> tuple[zmq.Socket[bytes], int]:
-    """A ROUTER bound to `host` (port 0: the OS chooses) and its port. Raises TransportError within a second."""
+def open_router(
+    context: zmq.Context[zmq.Socket[bytes]], host: str, port: int, pair: KeyPair | None
+) -> tuple[zmq.Socket[bytes], int]:
+    """A ROUTER bound to `host` (port 0: the OS chooses) and its port. Raises TransportError within a second.
+
+    With `pair` it takes only peers that know that key and that the context's ZAP handler, which must be there, admits.
+    """
     router = _open(context, zmq.ROUTER)
     router.setsockopt(zmq.ROUTER_HANDOVER, 1)  # a peer that reconnects before its old connection is known dead
     router.setsockopt(zmq.ROUTER_MANDATORY, 1)  # an unreachable peer is an error, not a silent drop
+    if pair is not None:
+        router.setsockopt(zmq.CURVE_SERVER, 1)
+        router.setsockopt(zmq.CURVE_SECRETKEY, pair.secret)
+        router.setsockopt(zmq.ZAP_DOMAIN, b"pdkv")
+        router.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)  # without a handler, nobody comes in
     try:
         if not 0 <= port < 1 << 16:
             raise TransportError("port must be between 0 and 65535")

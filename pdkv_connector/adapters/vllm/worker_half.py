@@ -210,9 +210,9 @@ def _log_start(config: Config, endpoint: str, num_layers: int) -> None:
     version = compat.installed_version()
     if not compat.is_tested(version):
         logger.warning("vLLM %s is outside the tested range 0.32.x; `pdkv doctor` tells more", version)
-    if not config.control_is_local:
+    if not config.control_is_local and not config.keys_dir:
         logger.warning(
-            "control_host=%s can be reached from other machines and the control channel has no keys: "
-            "anyone who reaches it can read KV", config.control_host,
+            "control_host=%s can be reached from other machines and the control channel has no keys: anyone who "
+            "reaches it can read KV; set keys_dir to a folder made by `pdkv keys create`", config.control_host,
         )  # fmt: skip
     logger.info("pdkv: %d layers, control channel on %s", num_layers, endpoint)

@@ -14,7 +14,7 @@ import pytest
 import zmq
 
 from pdkv_connector.errors import TransportError
-from pdkv_connector.session.messages import PROTOCOL_VERSION, Closed, encode
+from pdkv_connector.session.messages import MAX_FRAME_BYTES, PROTOCOL_VERSION, Closed, encode
 from pdkv_connector.transport.control import ControlPlane
 
 GREETING = b"\xff" + bytes(8) + b"\x7f" + b"\x03\x00NULL".ljust(54, b"\x00")
@@ -108,6 +108,40 @@ def test_case_c28_raw_bytes_on_the_port(server: ControlPlane, data: bytes) -> No
         server.wait(0.1)
         assert server.receive() == []
         assert_serves_the_next_good_peer(server)
+
+
+READY = b"\x04\x29\x05READY\x0bSocket-Type\x00\x00\x00\x06DEALER\x08Identity\x00\x00\x00\x00"
+
+
+def shake_hands(server: ControlPlane) -> socket.socket:
+    """A raw connection that ZMQ on the other side takes for a DEALER."""
+    host, _, port = server.endpoint.rpartition(":")
+    raw = socket.create_connection((host, int(port)), timeout=30)
+    raw.sendall(GREETING + READY[:1] + bytes([len(READY) - 2]) + READY[2:])
+    while b"READY" not in raw.recv(4096):
+        continue
+    return raw
+
+
+def test_case_c28_a_length_beyond_the_bound_ends_the_connection_before_a_byte_of_it_came(server: ControlPlane) -> None:
+    for num_bytes in (MAX_FRAME_BYTES + 1025, 1 << 30, (1 << 63) - 1):
+        with shake_hands(server) as raw:
+            raw.sendall(b"\x02" + struct.pack(">Q", num_bytes))
+            while raw.recv(4096):
+                continue
+    assert_serves_the_next_good_peer(server)
+
+
+def test_case_c28_a_frame_of_the_largest_size_is_read_and_judged(server: ControlPlane) -> None:
+    """Negative control: the bound cuts off nothing that may be sent."""
+    with shake_hands(server) as raw:
+        raw.sendall(b"\x02" + struct.pack(">Q", MAX_FRAME_BYTES) + bytes(MAX_FRAME_BYTES))
+        give_up_s = time.monotonic() + 30
+        while not server.rejected_frames:
+            assert time.monotonic() < give_up_s
+            server.wait(0.1)
+            assert server.receive() == []
+    assert server.rejected_frames == 1
 
 
 def test_case_c28_an_oversized_frame_ends_its_connection_only(server: ControlPlane) -> None:
