@@ -6,6 +6,7 @@ each other's cores, caches and memory. Raw is preferred wherever coding gains li
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -22,6 +23,19 @@ WAITING_S = 0.05
 BUSY_SHARE, BUSY_SHARE_CODED = 0.8, 0.5
 """It is short too when raw KV would keep it busy for this share of the time; below the second, coding ends again."""
 MB = 1e6
+
+
+class Cause(enum.StrEnum):
+    """Why a codec was chosen, in a few words that a metric can bear as a label."""
+
+    UNUSED = "unused"
+    CONFIGURED = "configured"
+    NOT_AGREED = "not_agreed"
+    NO_OTHER = "no_other"
+    WIRE_UNKNOWN = "wire_unknown"
+    WIRE_IDLE = "wire_idle"
+    CARRIES_MOST = "carries_most"
+    CARRIED_LESS = "other_carried_less"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,11 +74,11 @@ def stages(speed: Speed, bytes_per_s: float) -> dict[str, float]:
 
 
 class CodecChoice:
-    """The codec towards one peer, which outlives its transfers. `reason` says in words why it is `codec`."""
+    """The codec towards one peer, which outlives its transfers. `cause` and `reason` say why it is `codec`."""
 
     def __init__(self) -> None:
         self.codec = RAW
-        self.reason = "nothing has been sent yet"
+        self.cause, self.reason = Cause.UNUSED, "nothing has been sent yet"
         self._age_slabs = DWELL_SLABS
         self._quiet_slabs = 0
 
@@ -73,12 +87,9 @@ class CodecChoice:
         self._age_slabs += 1
         if self.codec not in speeds:
             fallback = RAW if RAW in speeds else next(iter(speeds))
-            return self._become(fallback, f"{self.codec} is not agreed with this peer")
-        codec, reason = self._wanted(speeds, wire)
-        if codec == self.codec:
-            self.reason = reason
-            return False
-        return self._age_slabs >= DWELL_SLABS and self._become(codec, reason)
+            return self._become(fallback, Cause.NOT_AGREED, f"{self.codec} is not agreed with this peer")
+        codec, cause, reason = self._wanted(speeds, wire)
+        return (codec == self.codec or self._age_slabs >= DWELL_SLABS) and self._become(codec, cause, reason)
 
     def force(self, setting: str, agreed: Mapping[str, object]) -> bool:
         """Take the codec that the configuration names, or raw where the peer lacks it; True when that is a change.
@@ -87,29 +98,32 @@ class CodecChoice:
         would break a rolling upgrade, in which peers with and without a codec meet. Whoever set it is warned.
         """
         if setting in agreed:
-            return self._become(setting, "set by the configuration")
+            return self._become(setting, Cause.CONFIGURED, "set by the configuration")
         fallback = RAW if RAW in agreed else next(iter(agreed))
-        return self._become(fallback, f"the configuration says {setting}, which this peer does not have")
+        reason = f"the configuration says {setting}, which this peer does not have"
+        return self._become(fallback, Cause.NOT_AGREED, reason)
 
-    def _become(self, codec: str, reason: str) -> bool:
-        changed, self.codec, self.reason = codec != self.codec, codec, reason
+    def _become(self, codec: str, cause: Cause, reason: str) -> bool:
+        changed = codec != self.codec
+        self.codec, self.cause, self.reason = codec, cause, reason
         self._age_slabs = 0 if changed else self._age_slabs
         return changed
 
-    def _wanted(self, speeds: Mapping[str, Speed], wire: Wire) -> tuple[str, str]:
+    def _wanted(self, speeds: Mapping[str, Speed], wire: Wire) -> tuple[str, Cause, str]:
         if len(speeds) == 1:
-            return self.codec, "no other codec is agreed with this peer"
+            return self.codec, Cause.NO_OTHER, "no other codec is agreed with this peer"
         if wire.bytes_per_s is None:
-            return self.codec, "the wire is not known yet, or too fast to be measured"
+            return self.codec, Cause.WIRE_UNKNOWN, "the wire is not known yet, or too fast to be measured"
         short = self._short(speeds[self.codec].ratio, wire, wire.bytes_per_s)
         self._quiet_slabs = 0 if short else self._quiet_slabs + 1
         if RAW in speeds and self._quiet_slabs > (0 if self.codec == RAW else QUIET_SLABS):
-            return RAW, f"nothing waits for the wire, which is busy {wire.busy_share:.0%} of the time"
+            reason = f"nothing waits for the wire, which is busy {wire.busy_share:.0%} of the time"
+            return RAW, Cause.WIRE_IDLE, reason
         return self._compare(speeds, wire.bytes_per_s, wire.measured)
 
     def _compare(
         self, speeds: Mapping[str, Speed], bytes_per_s: float, measured: Mapping[str, float]
-    ) -> tuple[str, str]:
+    ) -> tuple[str, Cause, str]:
         by_stage = {codec: stages(speed, bytes_per_s) for codec, speed in speeds.items()}
         rates = {codec: min(rates_of.values()) for codec, rates_of in by_stage.items()}
         worse = _worse_than_raw(speeds, measured)
@@ -120,9 +134,11 @@ class CodecChoice:
         other = other if chosen == self.codec else self.codec
         better, slower = rates[chosen] / MB, rates[other] / MB
         if other in worse:
-            return chosen, f"{chosen} carried {better:.1f} MB/s of KV, {other} {slower:.1f}"
+            reason = f"{chosen} carried {better:.1f} MB/s of KV, {other} {slower:.1f}"
+            return chosen, Cause.CARRIED_LESS, reason
         slowest = min(by_stage[other], key=by_stage[other].__getitem__)
-        return chosen, f"{slowest} is the slowest stage at {slower:.1f} MB/s; {chosen} carries {better:.1f} MB/s of KV"
+        is_slowest = f"{slowest} is the slowest stage at {slower:.1f} MB/s"
+        return chosen, Cause.CARRIES_MOST, f"{is_slowest}; {chosen} carries {better:.1f} MB/s of KV"
 
     def _short(self, ratio: float, wire: Wire, bytes_per_s: float) -> bool:
         """True when the wire, not the engine, decides when KV arrives."""

@@ -34,7 +34,14 @@ class _Peer:
     def stats(self) -> PeerStats:
         choice, meter = self.choice, self.meter
         return PeerStats(
-            self.name, choice.codec, choice.reason, meter.bytes_per_s, meter.busy_share, self.sent, self.resends
+            self.name,
+            choice.codec,
+            choice.cause,
+            choice.reason,
+            meter.bytes_per_s,
+            meter.busy_share,
+            self.sent,
+            self.resends,
         )
 
 

@@ -27,7 +27,8 @@ class Traffic:
 class PeerStats:
     """One consumer that this producer sends to.
 
-    name: what the peer calls itself. codec, reason: of its last slab.
+    name: what the peer calls itself.
+    codec, cause, reason: of its last slab; `cause` is one of a few words, `reason` a sentence.
     goodput_bytes_per_s: encoded bytes while writes are in flight; None while unknown.
     busy_share: recent share of the time with a write in flight, 0 to 1.
     sent: slabs by their first write; resends: writes of slabs written before.
@@ -35,6 +36,7 @@ class PeerStats:
 
     name: str
     codec: str
+    cause: str
     reason: str
     goodput_bytes_per_s: float | None
     busy_share: float

@@ -13,6 +13,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 )
 
 from pdkv_connector.adapters.vllm.scheduler_half import SchedulerHalf
+from pdkv_connector.adapters.vllm.stats import PDKVPromMetrics, PDKVStats, StatsReport
 from pdkv_connector.adapters.vllm.step_plan import RankDigests, RankEndpoint, StepPlan
 from pdkv_connector.adapters.vllm.worker_half import WorkerHalf
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     import torch
     from vllm.config import VllmConfig
     from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorHandshakeMetadata
+    from vllm.distributed.kv_transfer.kv_connector.v1.metrics import PromMetric, PromMetricT
     from vllm.forward_context import ForwardContext
     from vllm.v1.attention.backend import AttentionMetadata
     from vllm.v1.core.kv_cache_manager import KVCacheBlocks, KVCacheManager
@@ -36,10 +38,25 @@ class PDKVConnector(KVConnectorBase_V1, SupportsHMA):
         super().__init__(vllm_config, role, kv_cache_config)
         self._scheduler: Any = None
         self._worker: Any = None
+        self._stats = StatsReport()
         if role is KVConnectorRole.SCHEDULER:
             self._scheduler = SchedulerHalf(vllm_config, kv_cache_config)
         else:
             self._worker = WorkerHalf(vllm_config, kv_cache_config)
+
+    @classmethod
+    def build_kv_connector_stats(cls, data: dict[str, Any] | None = None) -> PDKVStats:
+        return PDKVStats(data or {})
+
+    @classmethod
+    def build_prom_metrics(
+        cls,
+        vllm_config: VllmConfig,
+        metric_types: dict[type[PromMetric], type[PromMetricT]],
+        labelnames: list[str],
+        per_engine_labelvalues: dict[int, list[object]],
+    ) -> PDKVPromMetrics:
+        return PDKVPromMetrics(vllm_config, metric_types, labelnames, per_engine_labelvalues)
 
     @classmethod
     def requires_piecewise_for_cudagraph(cls, extra_config: dict[str, Any]) -> bool:
@@ -122,6 +139,9 @@ class PDKVConnector(KVConnectorBase_V1, SupportsHMA):
     def get_transfer_results(self, finished_req_ids: set[str]) -> KVConnectorTransferResults:
         results: KVConnectorTransferResults = self._worker.results(KVConnectorTransferResults())
         return results
+
+    def get_kv_connector_stats(self) -> PDKVStats | None:
+        return self._stats.take(self._worker.runtime) if self._worker is not None else None
 
     def build_connector_worker_meta(self) -> RankDigests | None:
         digests: RankDigests | None = self._worker.take_digests()
