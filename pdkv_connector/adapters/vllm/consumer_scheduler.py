@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -21,24 +21,27 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 NUM_REMEMBERED = 4096
+NOTHING = Span(0, 0)
 
 
 @dataclass(slots=True)
 class Receiving:
-    """A request that wants remote KV; `asked` once, whatever came of it."""
+    """A request that wants remote KV; `asked` once, whatever came of it; `failed` until the engine looks after that."""
 
     intent: Consume | Broken
     prompt_digest: str
     asked: bool = False
     in_flight: bool = False
+    failed: bool = False
     digests: tuple[tuple[str, ...], tuple[str, ...]] | None = None
 
 
 class ConsumerScheduler:
     """Answers vLLM's questions about external KV and turns allocations into StepPlan entries."""
 
-    def __init__(self, windows: Sequence[int]) -> None:
+    def __init__(self, windows: Sequence[int], block_sizes: Sequence[int]) -> None:
         self._windows = windows
+        self._block_sizes = block_sizes
         self._receiving: dict[str, Receiving] = {}
         self._in_flight: dict[TransferId, str] = {}
         self._fetched: OrderedDict[TransferId, None] = OrderedDict()
@@ -52,10 +55,17 @@ class ConsumerScheduler:
     def num_external_tokens(self, request: Request, num_local: int) -> int | None:
         """Tokens that will come past a local hit of `num_local`; None: ask again, a sibling is fetching the same.
 
-        The last prompt token is left out: the engine computes it in any case, to sample from it.
+        The last prompt token is left out: the engine computes it in any case, to sample from it. A request that scores
+        its prompt computes all of it.
+
+        One whose KV did not come is put off once, behind those that hold blocks: vLLM has let go of its own and would
+        wait for new ones in front of them, while they wait to be looked at.
         """
         receiving = self._receiving.get(request.request_id)
-        if receiving is None or receiving.asked:
+        if receiving is not None and receiving.failed:
+            receiving.failed = False
+            return None
+        if receiving is None or receiving.asked or compat.scores_prompt(request):
             return 0
         if isinstance(receiving.intent, Consume):
             if receiving.intent.transfer_id in self._in_flight:
@@ -79,7 +89,7 @@ class ConsumerScheduler:
             return
         stop = request.num_prompt_tokens - 1
         hit = stop - num_external
-        needs = tuple(needed_tokens(stop, hit, window) if num_external else Span(0, 0) for window in self._windows)
+        needs = tuple(self._needs(group, stop, hit) if num_external else NOTHING for group in range(len(self._windows)))
         block_ids = blocks.get_block_ids() if num_external else ()
         plan.receives.append(self._receive(request, receiving, needs, block_ids))
         if num_external:
@@ -87,6 +97,16 @@ class ConsumerScheduler:
             self._in_flight[intent.transfer_id] = request.request_id
         else:
             self._end(intent.transfer_id)
+
+    def _needs(self, group: int, stop: int, hit: int) -> Span:
+        """Tokens to fetch: those in the window, and all of the first block they begin in.
+
+        The engine takes every block that it keeps for computed: another request may find that one in the prefix cache
+        and attend to tokens in it that lie before this request's window.
+        """
+        size = self._block_sizes[group]
+        first = needed_tokens(stop, hit, self._windows[group]).start
+        return Span(max(hit, first // size * size), stop)
 
     def _receive(
         self, request: Request, receiving: Receiving, needs: tuple[Span, ...], block_ids: tuple[list[int], ...]
@@ -106,11 +126,13 @@ class ConsumerScheduler:
             digest=intent.digest and bool(block_ids),
         )
 
-    def received(self, request_ids: set[str]) -> None:
-        """The workers reported these requests, well or badly."""
+    def received(self, request_ids: set[str], failed: Collection[str] = ()) -> None:
+        """The workers reported these requests, well or, if in `failed`, badly."""
         for request_id in request_ids:
-            receiving = self._receiving.get(request_id)
-            if receiving is not None and receiving.in_flight and isinstance(receiving.intent, Consume):
+            if (receiving := self._receiving.get(request_id)) is None:
+                continue
+            receiving.failed = request_id in failed
+            if receiving.in_flight and isinstance(receiving.intent, Consume):
                 receiving.in_flight = False
                 self._end(receiving.intent.transfer_id)
 
@@ -146,8 +168,7 @@ class ConsumerScheduler:
             plan.cancelled.append((transfer_id, f"decode request ended as {request.status.name}"))
         elif not receiving.asked and transfer_id not in self._fetched and not self._has_sibling(transfer_id):
             self._end(transfer_id)
-            nothing = tuple(Span(0, 0) for _ in self._windows)
-            plan.receives.append(self._receive(request, receiving, nothing, ()))
+            plan.receives.append(self._receive(request, receiving, (NOTHING,) * len(self._windows), ()))
         if receiving.digests is None:
             return None
         local, remote = receiving.digests

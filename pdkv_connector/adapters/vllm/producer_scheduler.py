@@ -5,13 +5,14 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from pdkv_connector.adapters.vllm import compat
 from pdkv_connector.adapters.vllm.params import Produce, offer
 from pdkv_connector.adapters.vllm.step_plan import Offer, SendStep, StepPlan
 from pdkv_connector.layout.window import needed_tokens
+from pdkv_connector.runtime.block_tables import GONE
 from pdkv_connector.types import Span, TransferId
 
 if TYPE_CHECKING:
@@ -23,13 +24,14 @@ logger = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class Sending:
-    """A tracked request; `started` once the engine gave it blocks that it has kept since."""
+    """A tracked request; `started` once the engine gave it blocks that it kept since, `num_blocks` in each group."""
 
     transfer_id: TransferId
     request: Request
     started: bool = False
     num_preemptions: int = 0
     pinned: bool = False
+    num_blocks: list[int] = field(default_factory=list)
 
 
 class ProducerScheduler:
@@ -88,21 +90,35 @@ class ProducerScheduler:
         cached = Span(0, 0) if sending.started else Span(0, num_computed) & prompt
         sending.started = True
         if computed or cached:
-            blocks = tuple(list(group) for group in new_blocks)
-            plan.sends.append(SendStep(sending.transfer_id, cached, computed, blocks))
+            plan.sends.append(SendStep(sending.transfer_id, cached, computed, self._kept(sending, new_blocks)))
         if computed.stop >= prompt.stop and not sending.pinned:
             self._pin_window_start(sending)
         if num_computed >= prompt.stop:
             self._note_expired(sending, num_computed, plan)
 
+    def _first_kept(self, sending: Sending, group: int) -> int:
+        """The block in which a group's window begins, as the last token of the prompt sees it."""
+        first = needed_tokens(sending.request.num_prompt_tokens - 1, 0, self._windows[group]).start
+        return first // self._block_sizes[group]
+
+    def _kept(self, sending: Sending, new_blocks: tuple[list[int], ...]) -> tuple[list[int], ...]:
+        """New blocks, without those that a window leaves before the prompt ends: the engine gives them to others.
+
+        A request that is resumed while it decodes has left more of them behind.
+        """
+        sending.num_blocks = sending.num_blocks or [0] * len(self._windows)
+        kept = []
+        for group, blocks in enumerate(new_blocks):
+            num_gone = max(0, self._first_kept(sending, group) - sending.num_blocks[group])
+            held = [GONE if block == compat.NULL_BLOCK else block for block in blocks[num_gone:]]
+            kept.append([GONE] * min(num_gone, len(blocks)) + held)
+            sending.num_blocks[group] += len(blocks)
+        return tuple(kept)
+
     def _pin_window_start(self, sending: Sending) -> None:
         """The engine frees a window's oldest block as a request finishes, one token before its consumer lets go."""
         sending.pinned = True
-        places = [
-            (group, needed_tokens(sending.request.num_prompt_tokens - 1, 0, window).start // self._block_sizes[group])
-            for group, window in enumerate(self._windows)
-            if window
-        ]
+        places = [(group, self._first_kept(sending, group)) for group, window in enumerate(self._windows) if window]
         if places:
             self._pinned.pin(sending.request.request_id, places)
 
@@ -112,20 +128,23 @@ class ProducerScheduler:
             if not window:
                 continue
             first_kept = max(0, num_computed - window + 1) // self._block_sizes[group]
-            start = needed_tokens(sending.request.num_prompt_tokens - 1, 0, window).start // self._block_sizes[group]
-            if first_kept > start + 1:
+            if first_kept > self._first_kept(sending, group) + 1:
                 plan.expired.append((sending.transfer_id, group, first_kept))
 
     def finish(
         self, request: Request, block_ids: tuple[list[int], ...], announced: dict[str, Any], plan: StepPlan
     ) -> tuple[bool, dict[str, Any] | None]:
-        """The engine is done with a request: keep its blocks until they are released, or give the transfer up."""
+        """The engine is done with a request: keep its blocks until they are released, or give the transfer up.
+
+        Saying so again, as when a client leaves once its prefill is done, changes nothing.
+        """
         sending = self._sending.pop(request.request_id, None)
         if sending is None:
-            return False, None
+            return request.request_id in self._by_transfer.values(), None
         _note_preempted(sending, plan)
         transfer_id = sending.transfer_id
         if compat.succeeded(request):
+            self._note_expired(sending, request.num_computed_tokens, plan)
             plan.finished.append(transfer_id)
             return True, offer(announced, transfer_id, request.request_id, block_ids, request.num_prompt_tokens)
         holds = sending.started
@@ -148,4 +167,5 @@ def _note_preempted(sending: Sending, plan: StepPlan) -> None:
     if sending.request.num_preemptions != sending.num_preemptions:
         sending.num_preemptions = sending.request.num_preemptions
         sending.started = sending.pinned = False
+        sending.num_blocks = []
         plan.revoked.append(sending.transfer_id)

@@ -32,10 +32,10 @@ class SchedulerHalf:
         assert transfer is not None
         assert transfer.engine_id is not None
         Config.from_sources(transfer.kv_connector_extra_config, os.environ)
-        windows = compat.group_windows(kv_config)
+        windows, block_sizes = compat.group_windows(kv_config), compat.block_sizes(kv_config)
         self._pinned = compat.PinnedBlocks()
-        self._producer = ProducerScheduler(windows, compat.block_sizes(kv_config), self._pinned)
-        self._consumer = ConsumerScheduler(windows)
+        self._producer = ProducerScheduler(windows, block_sizes, self._pinned)
+        self._consumer = ConsumerScheduler(windows, block_sizes)
         self._engine_id = transfer.engine_id
         self._is_producer, self._is_consumer = transfer.is_kv_producer, transfer.is_kv_consumer
         parallel = vllm_config.parallel_config
@@ -115,7 +115,7 @@ class SchedulerHalf:
         """The workers reported finished sends and receives."""
         if isinstance(output.kv_connector_worker_meta, RankDigests):
             self._consumer.digested(output.kv_connector_worker_meta)
-        self._consumer.received(set(output.finished_recving or ()))
+        self._consumer.received(set(output.finished_recving or ()), output.failed_recving)
         self._producer.released(set(output.finished_sending or ()))
 
     @property

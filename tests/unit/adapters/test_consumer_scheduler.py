@@ -10,7 +10,7 @@ from pdkv_connector.adapters.vllm.consumer_scheduler import ConsumerScheduler
 from pdkv_connector.adapters.vllm.params import Broken, Consume
 from pdkv_connector.adapters.vllm.step_plan import RankDigests, StepPlan
 from pdkv_connector.types import Span
-from tests.unit.adapters.engine_objects import blocks, ended, request
+from tests.unit.adapters.engine_objects import BLOCK_SIZE, blocks, ended, request
 
 WINDOWS = (0, 16)
 NOTHING = (Span(0, 0), Span(0, 0))
@@ -25,7 +25,7 @@ class Engine:
     """A ConsumerScheduler, asked as vLLM's scheduler asks."""
 
     def __init__(self) -> None:
-        self.half = ConsumerScheduler(WINDOWS)
+        self.half = ConsumerScheduler(WINDOWS, (BLOCK_SIZE, BLOCK_SIZE))
         self.plan = StepPlan()
 
     def add(self, name: str, wanted: Consume | Broken | None = None) -> object:
@@ -51,7 +51,7 @@ def engine() -> Engine:
 
 @pytest.mark.parametrize(
     ("num_local", "needs"),
-    [(0, (Span(0, 39), Span(24, 39))), (16, (Span(16, 39), Span(24, 39))), (32, (Span(32, 39), Span(32, 39)))],
+    [(0, (Span(0, 39), Span(16, 39))), (16, (Span(16, 39), Span(16, 39))), (32, (Span(32, 39), Span(32, 39)))],
 )
 def test_only_what_is_missing_is_asked_for(engine: Engine, num_local: int, needs: tuple[Span, ...]) -> None:
     assert engine.schedule(engine.add("r"), num_local) == 39 - num_local

@@ -11,6 +11,7 @@ from pdkv_connector.adapters.vllm import compat
 from pdkv_connector.adapters.vllm.params import Produce, announcement
 from pdkv_connector.adapters.vllm.producer_scheduler import ProducerScheduler
 from pdkv_connector.adapters.vllm.step_plan import SendStep, StepPlan
+from pdkv_connector.runtime.block_tables import GONE
 from pdkv_connector.types import Span
 from tests.unit.adapters.engine_objects import (
     BLOCK_SIZE,
@@ -225,6 +226,23 @@ def test_blocks_the_window_has_left_are_expired_in_time() -> None:
         gone = [index for index in needed if table[index].is_null and index != needed.start]
         assert all(index < told for index in gone), f"at {num_computed}: {gone} gone, {told} told"
     assert told > needed.start
+
+
+def test_blocks_that_the_window_leaves_before_the_prompt_ends_are_never_read() -> None:
+    """The engine gives them to others without a word. A resumed request hands over all its blocks anew."""
+    engine, made = Engine((0, WINDOW)), request(num_tokens=100)
+    first = (99 - (WINDOW - 1)) // BLOCK_SIZE
+    engine.add(made)
+    (one,) = engine.step(first_step(made, 0, 32, [1, 2], [3, 4])).sends
+    (other,) = engine.step(next_step(made, 32, 68, [5, 6, 7, 8, 9], [10, 11, 12, 13, 14])).sends
+    assert (one.new_blocks, other.new_blocks) == (
+        ([1, 2], [GONE, GONE]),
+        ([5, 6, 7, 8, 9], [GONE, GONE, 12, 13, 14]),
+    )
+    assert first == 4
+    made.num_preemptions = 1
+    (again,) = engine.step(next_step(made, 96, 4, list(range(1, 8)), [0, 0, 0, 0, 4, 5, 6], resumed=True)).sends
+    assert again.new_blocks == (list(range(1, 8)), [GONE] * 4 + [4, 5, 6])
 
 
 def test_requests_that_only_prefill_expire_nothing() -> None:

@@ -20,7 +20,7 @@ from pdkv_connector.layout.window import needed_tokens
 from pdkv_connector.transport.control import ControlPlane
 from pdkv_connector.types import Span
 from tests.unit.adapters.engine_objects import BLOCK_SIZE, blocks, ended, first_step, idle_step, kv_config, request
-from tests.unit.adapters.test_worker_half import Worker, offer, receive
+from tests.unit.adapters.worker import Worker, offer, receive
 from tests.unit.runtime.prompts import GROUP_OF_LAYER, NUM_LAYERS, WINDOWS, Prompt
 from tests.unit.runtime.rank import wait_until
 
@@ -123,7 +123,7 @@ def test_preempted_between_two_steps_and_aborted_before_the_next() -> None:
 
 def test_a_request_that_reads_no_cache_leaves_its_siblings_transfer_alone() -> None:
     """vLLM overrules the answer for such requests: blocks are allocated with nothing to come."""
-    half, plan = ConsumerScheduler((0,)), StepPlan()
+    half, plan = ConsumerScheduler((0,), (BLOCK_SIZE,)), StepPlan()
     intent = Consume("t", "e", ("h:1",), 1, False)
     fetching, other = request("fetching", 40), request("other", 40)
     half.add(fetching, intent)
