@@ -90,7 +90,7 @@ class ProducerDesk:
         alive: msg.Alive = event.message  # type: ignore[assignment]
         for standing in alive.standings:
             found = self.book.find(peer.endpoint, standing.transfer_id, standing.epoch)
-            if found is None:
+            if found is None or found[1].register is None:  # an answer to what was not asked
                 continue
             transfer, leg = found
             leg.acknowledged = True

@@ -65,8 +65,8 @@ class ConsumerLeg:
 
     @property
     def whole(self) -> bool:
-        """True when nothing wanted is missing."""
-        return not any(missing for layers in self._missing for missing in layers)
+        """True when nothing wanted is missing; before it is known what is wanted, all is."""
+        return self.register is not None and not any(missing for layers in self._missing for missing in layers)
 
     @property
     def caught_up(self) -> bool:

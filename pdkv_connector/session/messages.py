@@ -34,12 +34,15 @@ MAX_FRAME_BYTES = 1 << 20
 MAX_NOTIFICATION_BYTES = 1 << 10
 MAX_EXPANSION = 4
 """A slab decodes to at most this many times the bytes of a slot."""
+MAX_CREDITS = 4096
+"""A leg has at most this many slots lent."""
 
 Name = Annotated[str, Meta(max_length=256)]
 Reason = Annotated[str, Meta(max_length=1024)]
 Count = Annotated[int, Meta(ge=0, lt=1 << 48)]
 Address = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
 Blob = Annotated[bytes, Meta(max_length=1 << 17)]
+Seconds = Annotated[float, Meta(ge=0.01, le=86400)]
 
 
 class RefuseCode(enum.StrEnum):
@@ -144,7 +147,7 @@ class Welcome(Struct, frozen=True, array_like=True, tag="welcome"):
     facts: Facts
     codecs: Annotated[tuple[Name, ...], Meta(max_length=16)]
     transport_metadata: Blob
-    lease_s: float
+    lease_s: Seconds
 
 
 class Refuse(Struct, frozen=True, array_like=True, tag="refuse"):
@@ -165,7 +168,7 @@ class Register(Struct, frozen=True, array_like=True, tag="register"):
     prompt_digest: Name
     num_consumers: Count
     wants: Annotated[tuple[Want, ...], Meta(max_length=64)]
-    credits: Annotated[tuple[Credit, ...], Meta(max_length=4096)]
+    credits: Annotated[tuple[Credit, ...], Meta(max_length=MAX_CREDITS)]
 
 
 class Alive(Struct, frozen=True, array_like=True, tag="alive"):
@@ -204,8 +207,8 @@ class Ack(Struct, frozen=True, array_like=True, tag="ack"):
     epoch: Count
     serial: Count
     received: Annotated[tuple[Span, ...], Meta(max_length=4096)]
-    credits: Annotated[tuple[Credit, ...], Meta(max_length=4096)]
-    missing: Annotated[tuple[Credit, ...], Meta(max_length=4096)]
+    credits: Annotated[tuple[Credit, ...], Meta(max_length=MAX_CREDITS)]
+    missing: Annotated[tuple[Credit, ...], Meta(max_length=MAX_CREDITS)]
 
 
 class Heartbeat(Struct, frozen=True, array_like=True, tag="heartbeat"):

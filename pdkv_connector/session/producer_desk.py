@@ -126,6 +126,9 @@ class ConsumerDesk:
         return leg if key in transfer.legs else None
 
     def _check_wants(self, register: msg.Register) -> None:
+        named = [layer for want in register.wants for layer in want.layers]
+        if len(set(named)) < len(named):
+            raise HandshakeRefused(f"transfer {register.transfer_id} wants a layer twice: layers {named[:64]}")
         for want in register.wants:
             layers_known = all(layer < len(self.facts.layers) for layer in want.layers)
             tokens_known = want.tokens.start >= 0 and want.tokens.stop <= register.num_prompt_tokens

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 from pdkv_connector.session.actions import Action, Gather, LegKey, SlabKey, Write
 from pdkv_connector.session.codec_advisor import CodecAdvisor, Load
-from pdkv_connector.session.messages import MAX_EXPANSION, Ack, Register, RingSpec, Slab
+from pdkv_connector.session.messages import MAX_CREDITS, MAX_EXPANSION, Ack, Register, RingSpec, Slab
 from pdkv_connector.session.slab_queue import Piece, SlabQueue
-from pdkv_connector.types import Credit, SpanSet
+from pdkv_connector.types import Credit
 
 MAX_ATTEMPTS = 5
 
@@ -36,6 +36,7 @@ class Outgoing:
     header: Slab | None = None
     written_at: float = 0.0
     attempts: int = 1
+    received: bool = False
 
 
 class ProducerLeg:
@@ -59,7 +60,6 @@ class ProducerLeg:
         self.heard_at = 0.0
         self.outgoing: dict[int, Outgoing] = {}
         self._credits: deque[Credit] = deque()
-        self._received = SpanSet()
         self._newest_serial = -1
         self._ack_serial = -1
         self._next_seq = 0
@@ -68,12 +68,13 @@ class ProducerLeg:
         self._take_credits(register.credits)
 
     def _take_credits(self, credits: tuple[Credit, ...]) -> None:
-        """Only serials above all seen are new; the rest were used already, or are in use."""
+        """Only serials above all seen are new; the rest were used already, or are in use. One a slot is kept."""
         fresh = sorted((c for c in credits if c.serial > self._newest_serial), key=lambda credit: credit.serial)
-        valid = [credit for credit in fresh if credit.slot < self.ring.num_slots]
-        self._credits.extend(valid)
-        if fresh:
-            self._newest_serial = fresh[-1].serial
+        if not fresh:
+            return
+        self._newest_serial = fresh[-1].serial
+        kept = {credit.slot: credit for credit in (*self._credits, *fresh) if credit.slot < self.ring.num_slots}
+        self._credits = deque(sorted(kept.values(), key=lambda credit: credit.serial)[-MAX_CREDITS:])
 
     @property
     def busy(self) -> bool:
@@ -154,8 +155,8 @@ class ProducerLeg:
             return [], []
         self._ack_serial = ack.serial
         self._take_credits(ack.credits)
-        for span in ack.received:
-            self._received.add(span)
+        for seq, slab in self.outgoing.items():
+            slab.received = slab.received or any(seq in span for span in ack.received)
         return self.settle(), self._repeat_lost(set(ack.missing), now, resend_s)
 
     def settle(self) -> list[int]:
@@ -163,7 +164,7 @@ class ProducerLeg:
         settled = [
             seq
             for seq, slab in self.outgoing.items()
-            if slab.progress is Progress.WRITTEN and (self.over or seq in self._received)
+            if slab.progress is Progress.WRITTEN and (self.over or slab.received)
         ]
         return [self.outgoing.pop(seq).send_slot for seq in settled]
 
