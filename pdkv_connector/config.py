@@ -66,6 +66,9 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     lease_s: Annotated[
         float, Meta(ge=1, le=3600, description="How long a producer keeps KV without a word from the consumer.")
     ] = 30.0
+    reclaim_s: Annotated[
+        float, Meta(ge=0.1, le=3600, description="The same while requests wait for blocks: such KV is given up early.")
+    ] = 5.0
     heartbeat_s: Annotated[float, Meta(ge=0.01, le=600, description="Interval of lease renewals.")] = 1.0
     retry_s: Annotated[float, Meta(ge=0.01, le=600, description="Interval of repeated control messages.")] = 0.5
     resend_s: Annotated[

@@ -96,6 +96,15 @@ class Advisor:
         logger.log(level, "codec for %s: %s -> %s: %s", peer.name, before, codec, reason)
         self._timeline.note("producer", "codec", leg.transfer_id, peer=peer.name, codec=codec, reason=reason)
 
+    def predicted_s(self, leg: LegKey, num_bytes: int) -> float:
+        """See `CodecAdvisor`."""
+        with self._lock:
+            peer = self._peers.get(leg.peer)
+            bytes_per_s = peer.meter.bytes_per_s if peer else None
+            if peer is None or not bytes_per_s:
+                return 0.0
+            return num_bytes / (bytes_per_s * self._records[peer.choice.codec].ratio)
+
     # -- what the runtime saw -----------------------------------------------------------------------------------------
 
     def met(self, peer: PeerId, name: str) -> None:

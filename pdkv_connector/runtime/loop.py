@@ -18,15 +18,17 @@ from pdkv_connector.session.actions import Action, Fail, Release
 from pdkv_connector.session.consumer import ConsumerSession
 from pdkv_connector.session.producer import ProducerSession
 from pdkv_connector.transport.base import Notified, Transport, TransportEvent, WriteDone, WriteFailed
-from pdkv_connector.transport.control import ControlPlane
+from pdkv_connector.transport.control import ControlPlane, Received
 
 logger = logging.getLogger(__name__)
 
 TICK_S = 0.05
 CHECK_S = 0.1
 TO_PRODUCER = (msg.Hello, msg.Register, msg.Ack, msg.Heartbeat, msg.Delivered)
-ENGINE_PRODUCER_EVENTS = (ev.Offered, ev.Ready, ev.Revoked, ev.Finished, ev.Withdrawn)
-PRODUCER_EVENTS = (*ENGINE_PRODUCER_EVENTS, ev.Gathered, ev.GatherTooLarge, ev.GatherFailed, ev.Written, ev.WriteFailed)
+PRODUCER_EVENTS = (
+    *(ev.Offered, ev.Ready, ev.Revoked, ev.Finished, ev.Withdrawn, ev.Pressed),
+    *(ev.Gathered, ev.GatherTooLarge, ev.GatherFailed, ev.Written, ev.WriteFailed),
+)
 
 
 @contextmanager
@@ -100,14 +102,10 @@ class Loop:
         return bool(self._hands.num_writes or self._producer.streaming or self._consumer.transfers)
 
     def _turn(self) -> bool:
-        progressed = bool(self._inbox)
+        progressed = self._hear_all()
+        progressed |= bool(self._inbox)
         while self._inbox:
             self._take_one()
-        for received in self._control.receive():
-            progressed = True
-            with _costing_itself_only():
-                peer = self._links.session_name(received.peer)
-                self._hear(ev.Heard(peer, received.instance, received.message), received.peer)
         for transport_event in self._transport.poll():
             progressed = True
             with _costing_itself_only():
@@ -153,38 +151,41 @@ class Loop:
                 self._carry_out(self._producer.tick(now))
                 self._carry_out(self._consumer.tick(now))
 
-    def _hear(self, heard: ev.Heard, connection: str) -> None:
-        """Consumers dialled us, producers were dialled: the connection tells whose message it is."""
-        inbound = connection.startswith(INBOUND)
-        wanted = isinstance(heard.message, (*TO_PRODUCER, msg.Abort))
-        now = time.monotonic()
+    def _hear_all(self) -> bool:
+        """Take all messages, then act: what a consumer said first must not be acted upon when it took it back since.
+
+        That matters after this process stood still: its peers may have given up on it, and the slots to others.
+        """
+        actions: list[Action] = []
+        received = self._control.receive()
         with self.lock:
-            if inbound and wanted:
-                self._carry_out(self._producer.handle(heard, now))
-            elif not inbound and not isinstance(heard.message, TO_PRODUCER):
-                self._carry_out(self._consumer.handle(heard, now))
+            for message in received:
+                with _costing_itself_only():
+                    actions += self._hear(message)
+            self._carry_out(actions)
+        return bool(received)
+
+    def _hear(self, received: Received) -> list[Action]:
+        """Consumers dialled us, producers were dialled: the connection tells whose message it is."""
+        inbound = received.peer.startswith(INBOUND)
+        heard = ev.Heard(self._links.session_name(received.peer), received.instance, received.message)
+        now = time.monotonic()
+        if inbound and isinstance(received.message, (*TO_PRODUCER, msg.Abort)):
+            return self._producer.handle(heard, now)
+        if not inbound and not isinstance(received.message, TO_PRODUCER):
+            return self._consumer.handle(heard, now)
+        return []
 
     def _transported(self, event: TransportEvent) -> None:
         if isinstance(event, Notified):
-            self._notified(event.payload)
-            return
-        outcome: Event | None
-        if isinstance(event, WriteDone):
+            outcome: Event | None = _landed(event.payload)
+        elif isinstance(event, WriteDone):
             outcome = self._hands.write_ended(event.write_id)
         else:
             assert isinstance(event, WriteFailed)
             outcome = self._hands.write_ended(event.write_id, event.reason)
         if outcome is not None:
             self.handle(outcome)
-
-    def _notified(self, payload: bytes) -> None:
-        try:
-            frame = msg.decode(payload)
-        except ProtocolError as error:
-            logger.warning("slab notification rejected: %s", error)
-            return
-        if isinstance(frame.message, msg.Slab):
-            self.handle(ev.Landed(frame.instance, frame.message))
 
     def handle(self, event: Event) -> None:
         """Feed one event to the session it belongs to, and carry out what follows."""
@@ -206,6 +207,15 @@ class Loop:
             if outcome is not None:
                 # What follows from a deed comes before the next deed: a slab is written before another is encoded.
                 queue.extendleft(reversed(self._feed(outcome)))
+
+
+def _landed(notification: bytes) -> ev.Landed | None:
+    try:
+        frame = msg.decode(notification)
+    except ProtocolError as error:
+        logger.warning("slab notification rejected: %s", error)
+        return None
+    return ev.Landed(frame.instance, frame.message) if isinstance(frame.message, msg.Slab) else None
 
 
 def _answer_for(hands: Hands, event: Event | Callable[[], None]) -> None:

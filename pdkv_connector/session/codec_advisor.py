@@ -1,4 +1,4 @@
-"""Which codec does the next slab take, and how much KV? The session asks; whoever measures wire and codecs answers."""
+"""Which codec does the next slab take, how much KV, how long will it all take? Whoever measures the wire answers."""
 
 from __future__ import annotations
 
@@ -40,3 +40,6 @@ class CodecAdvisor(Protocol):
         decoders: the codecs agreed with the peer and the bytes of KV per second it decodes with each (0: unknown).
         The advice names one of them. None is allowed only while `moving_bytes` is above 0.
         """
+
+    def predicted_s(self, leg: LegKey, num_bytes: int) -> float:
+        """Seconds that `num_bytes` of KV need to reach the peer of `leg`; 0 when nothing is known of the wire."""

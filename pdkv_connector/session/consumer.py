@@ -116,7 +116,7 @@ class ConsumerSession:
         transfer, leg = found
         slab = event.header
         leg.acknowledged, leg.state = True, ProducerState.STREAMING
-        self.book.peers[leg.key.peer].heard_at = now
+        self.book.peers[leg.key.peer].heard(now)
         transfer.unknown_since = float("inf")
         self.book.advance(transfer, now)
         if not leg.is_current(slab):

@@ -22,9 +22,12 @@ class ConsumerClock:
     def __init__(self, book: ConsumerBook, hello: msg.Hello) -> None:
         self.book = book
         self._hello = hello
+        self._ticked_at = 0.0
 
     def tick(self, now: float) -> None:
         """Look at every peer and every leg once."""
+        listened_s = min(now - self._ticked_at, self.book.timing.retry_s)
+        self._ticked_at = now
         waiting: dict[PeerId, list[ConsumerLeg]] = {}
         leaving: set[PeerId] = set()
         for transfer, leg in self.book.legs():
@@ -36,7 +39,7 @@ class ConsumerClock:
         for peer in list(self.book.peers.values()):
             if peer.greeting and (peer.endpoint in waiting or peer.endpoint in leaving):
                 self._greet(peer, now)
-            self._tick_peer(peer, waiting.get(peer.endpoint, []), now)
+            self._tick_peer(peer, waiting.get(peer.endpoint, []), listened_s, now)
             if peer.endpoint not in waiting and peer.endpoint not in leaving and now - peer.heard_at > FORGET_S:
                 del self.book.peers[peer.endpoint]
                 self.book.actions.append(Forget(peer.endpoint))
@@ -76,12 +79,13 @@ class ConsumerClock:
         elif now - leg.progress_at > timing.stall_timeout_s:
             self.book.fail(transfer, f"producer {leg.key.peer} made no progress for {timing.stall_timeout_s:g} s", now)
 
-    def _tick_peer(self, peer: ConsumerPeer, waiting: list[ConsumerLeg], now: float) -> None:
+    def _tick_peer(self, peer: ConsumerPeer, waiting: list[ConsumerLeg], listened_s: float, now: float) -> None:
+        """Silence is what was listened to: while this process stood still, nobody could be heard."""
         timing = self.book.timing
-        peer.busy_since = min(peer.busy_since, now) if waiting else float("inf")
+        peer.silent_s = peer.silent_s + listened_s if waiting else 0.0
         if waiting and peer.ready and now - peer.beat_at > peer.beat_every_s(timing.heartbeat_s):
             self._beat(peer, waiting, now)
-        if waiting and peer.machine.can("silence") and peer.silent_s(now) > timing.peer_timeout_s:
+        if waiting and peer.machine.can("silence") and peer.silent_s > timing.peer_timeout_s:
             self.lose(peer, f"did not answer for {timing.peer_timeout_s:g} s", now)
 
     def _beat(self, peer: ConsumerPeer, waiting: list[ConsumerLeg], now: float) -> None:

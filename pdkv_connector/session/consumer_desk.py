@@ -31,7 +31,7 @@ class ProducerDesk:
             return
         if peer.instance and peer.instance != event.instance:
             self._restarted(peer, now)
-        peer.heard_at = now
+        peer.heard(now)
         handler(self, peer, event, now)
 
     def _restarted(self, peer: ConsumerPeer, now: float) -> None:

@@ -9,7 +9,10 @@ from pdkv_connector.session.states import PEER, Machine, PeerPhase
 
 
 class ConsumerPeer:
-    """A dialled producer. Its PeerId is its endpoint `host:port`; `instance` tells its processes apart."""
+    """A dialled producer. Its PeerId is its endpoint `host:port`; `instance` tells its processes apart.
+
+    `silent_s` counts the seconds for which an answer was waited and listened for.
+    """
 
     def __init__(self, endpoint: str, now: float) -> None:
         self.endpoint = endpoint
@@ -21,7 +24,7 @@ class ConsumerPeer:
         self.heard_at = now
         self.greeted_at = float("-inf")
         self.beat_at = float("-inf")
-        self.busy_since = float("inf")
+        self.silent_s = 0.0
 
     @property
     def ready(self) -> bool:
@@ -33,14 +36,15 @@ class ConsumerPeer:
         """True while a Hello is unanswered."""
         return self.machine.state is PeerPhase.GREETING
 
-    def silent_s(self, now: float) -> float:
-        """Seconds without a word since something was asked of this peer."""
-        return now - max(self.heard_at, self.busy_since)
+    def heard(self, now: float) -> None:
+        """It gave a sign of life."""
+        self.heard_at, self.silent_s = now, 0.0
 
     def greet(self, trigger: str, now: float) -> None:
         """Start a handshake over: `dial` after a loss or a refusal, `restart` when the process behind it may be new."""
         self.machine.fire(trigger)
-        self.heard_at, self.greeted_at = now, float("-inf")
+        self.heard(now)
+        self.greeted_at = float("-inf")
 
     def bury(self) -> None:
         """The process that answered so far is dead; what it sent may still come."""

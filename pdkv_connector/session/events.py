@@ -68,6 +68,11 @@ class Withdrawn:
 
 
 @dataclass(frozen=True, slots=True)
+class Pressed:
+    """Producer: a request waits in the engine because too few blocks are free."""
+
+
+@dataclass(frozen=True, slots=True)
 class Gathered:
     """Producer: a Gather is done."""
 
@@ -171,6 +176,7 @@ ProducerEvent = (
     | Revoked
     | Finished
     | Withdrawn
+    | Pressed
     | Gathered
     | GatherTooLarge
     | GatherFailed

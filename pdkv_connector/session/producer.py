@@ -9,6 +9,7 @@ from pdkv_connector.session import events as ev
 from pdkv_connector.session import messages as msg
 from pdkv_connector.session.actions import Action, Release
 from pdkv_connector.session.codec_advisor import CodecAdvisor
+from pdkv_connector.session.leases import Leases
 from pdkv_connector.session.messages import Facts
 from pdkv_connector.session.producer_book import ProducerBook
 from pdkv_connector.session.producer_desk import ConsumerDesk
@@ -32,6 +33,7 @@ class ProducerSession:
         advisor: CodecAdvisor,
     ) -> None:
         self.book = ProducerBook(len(facts.layers), num_slots, timing, advisor)
+        self.leases = Leases(self.book)
         self.desk = ConsumerDesk(self.book, engine_id, facts, transport, metadata, slot_bytes)
 
     @property
@@ -52,7 +54,7 @@ class ProducerSession:
     def tick(self, now: float) -> list[Action]:
         """Let time pass: expire leases, forget consumers that are gone."""
         for transfer in list(self.transfers.values()):
-            self.book.expire(transfer, now)
+            self.leases.expire(transfer, now)
         self.desk.forget_silent(now)
         return self._flush(now)
 
@@ -146,6 +148,7 @@ _EVENTS: dict[type, Callable[[ProducerSession, Any, float], None]] = {
     ev.Ready: ProducerSession._on_ready,
     ev.Revoked: ProducerSession._on_revoked,
     ev.Finished: ProducerSession._on_finished,
+    ev.Pressed: lambda session, _event, now: session.leases.reclaim(now),
     ev.Withdrawn: ProducerSession._on_withdrawn,
     ev.Gathered: ProducerSession._on_gathered,
     ev.GatherTooLarge: ProducerSession._on_gather_too_large,

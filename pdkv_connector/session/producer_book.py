@@ -22,7 +22,7 @@ class ProducerBook:
 
     def __init__(self, num_layers: int, num_slots: int, timing: Timing, advisor: CodecAdvisor) -> None:
         self.timing = timing
-        self._advisor = advisor
+        self.advisor = advisor
         self.num_layers = num_layers
         self.actions: list[Action] = []
         self.send_slots = list(range(num_slots))
@@ -50,7 +50,8 @@ class ProducerBook:
         while self.send_slots and self.turn and idle < len(self.turn):
             key, leg = self.turn.popitem(last=False)
             self.turn[key] = leg
-            slab = leg.start_slab(self.send_slots[-1], self._advisor, now)
+            fenced = now - leg.heard_at > self.timing.lease_s  # its consumer may have given the slots to others
+            slab = None if fenced else leg.start_slab(self.send_slots[-1], self.advisor, now)
             if slab is None:
                 idle += 1
                 continue
@@ -131,18 +132,6 @@ class ProducerBook:
         self.ended[transfer_id] = outcome
         if len(self.ended) > NUM_TOMBSTONES:
             self.ended.popitem(last=False)
-
-    def expire(self, transfer: ProducerTransfer, now: float) -> None:
-        """A lease is renewed by any word of the consumer and by progress; an unfinished request needs none."""
-        for leg in list(transfer.legs.values()):
-            if not leg.over and now - leg.heard_at > self.timing.lease_s:
-                self.abort_leg(transfer, leg, f"lease expired: consumer silent for {self.timing.lease_s:g} s")
-        idle = not transfer.legs and (transfer.finished or transfer.offer is None)
-        stale = now - transfer.touched_at > self.timing.lease_s
-        if idle and stale and transfer.machine.can("lease_expired"):
-            transfer.outcome = f"lease expired: no consumer came within {self.timing.lease_s:g} s"
-            transfer.machine.fire("lease_expired")
-            self.close_if_done(transfer)
 
     def send(self, peer: PeerId, message: msg.Message) -> None:
         """Queue a message to a consumer."""

@@ -55,8 +55,10 @@ PRODUCER: Mapping[tuple[ProducerPhase, str], ProducerPhase] = {
     (_P.AWAITING_CONSUMER, "consumers_gone"): _P.CLOSED,
     (_P.AWAITING_CONSUMER, "withdrawn"): _P.CLOSED,
     (_P.AWAITING_CONSUMER, "lease_expired"): _P.CLOSED,
+    (_P.AWAITING_CONSUMER, "reclaimed"): _P.CLOSED,
     (_P.STREAMING, "consumers_gone"): _P.CLOSED,
     (_P.STREAMING, "lease_expired"): _P.CLOSED,
+    (_P.STREAMING, "reclaimed"): _P.FENCING,
     (_P.STREAMING, "withdrawn"): _P.FENCING,
     (_P.FENCING, "consumers_gone"): _P.CLOSED,
 }

@@ -13,7 +13,8 @@ Producers wait twice as long, so that a consumer that is idle, not gone, leaves 
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """lease_s: a transfer lives this long without a word from its consumer.
+    """lease_s: a transfer lives this long without a word from its consumer, or as long as what is left to send takes.
+    reclaim_s: under pressure of the engine's blocks it may be ended after this much silence already.
     heartbeat_s: how often a consumer renews its transfers.
     retry_s: an unanswered Hello, Register, Delivered or Abort is repeated after this.
     resend_s: a slab that was written this long ago and is still not acknowledged is written again.
@@ -23,6 +24,7 @@ class Timing:
     """
 
     lease_s: float = 30.0
+    reclaim_s: float = 5.0
     heartbeat_s: float = 1.0
     retry_s: float = 0.5
     resend_s: float = 2.0
@@ -34,6 +36,6 @@ class Timing:
     def quarantine_s(self) -> float:
         """After this much silence towards a producer of the same lease, no write of it to us can be in flight.
 
-        Its lease ends and every write it had started ends within `peer_timeout_s` more: transports must see to that.
+        It starts none after `lease_s`, and those it had started end within `peer_timeout_s`: transports see to that.
         """
         return self.lease_s + self.peer_timeout_s

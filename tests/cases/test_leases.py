@@ -15,8 +15,8 @@ from pdkv_connector.adapters.vllm.producer_scheduler import ProducerScheduler
 from pdkv_connector.session import actions as act
 from pdkv_connector.session import events as ev
 from pdkv_connector.session import messages as msg
+from pdkv_connector.session.leases import Leases
 from pdkv_connector.session.producer import ProducerSession
-from pdkv_connector.session.producer_book import ProducerBook
 from tests.cases.conftest import OpenPair
 from tests.cases.pair import DECODED, Pair, new_transfer_id
 from tests.cases.planted import caught, nothing, plant
@@ -143,7 +143,7 @@ def test_case_c27_a_request_refused_before_its_prefill_came_holds_nothing(pair: 
 def _stop_at_the_first_that_lives(_original: Any) -> Any:
     def tick(self: ProducerSession, now: float) -> list[act.Action]:
         for transfer in list(self.transfers.values()):
-            self.book.expire(transfer, now)
+            self.leases.expire(transfer, now)
             if transfer.transfer_id in self.transfers:
                 break
         return self._flush(now)
@@ -185,7 +185,7 @@ def test_case_c11_control_the_abort_frees_what_is_on_offer(pair: Pair) -> None:
 
 
 def test_case_c11_control_leases_do_not_end(open_pair: OpenPair) -> None:
-    with caught("no release of all blocks", plant(ProducerBook, "expire", nothing)):
+    with caught("no release of all blocks", plant(Leases, "expire", nothing)):
         test_case_c11_an_abort_after_the_prefill_leaves_the_rest_to_the_lease(open_pair)
 
 

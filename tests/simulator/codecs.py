@@ -9,6 +9,8 @@ from pdkv_connector.session import actions as act
 from pdkv_connector.session.codec_advisor import Advice, Load
 from tests.simulator.shape import BYTES_PER_TOKEN_HEAD
 
+MAX_PREDICTED_S = 9.0
+
 
 class Whims:
     """Advises one codec or the other, much KV or little, and now and then to wait."""
@@ -25,6 +27,9 @@ class Whims:
             return None
         expansion = self._rng.choice((0.0, 1.0, 1.5, 3.0, 9.0))
         return Advice("split", int(expansion * load.slot_bytes))
+
+    def predicted_s(self, leg: act.LegKey, num_bytes: int) -> float:
+        return self._rng.uniform(0.0, MAX_PREDICTED_S) if num_bytes and self._rng.random() < self._whims else 0.0
 
 
 def encoded_bytes(rng: Random, gather: act.Gather) -> int:

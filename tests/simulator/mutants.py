@@ -17,6 +17,7 @@ from pdkv_connector.session.consumer_book import ConsumerBook
 from pdkv_connector.session.consumer_clock import ConsumerClock
 from pdkv_connector.session.consumer_leg import ConsumerLeg
 from pdkv_connector.session.consumer_transfer import ConsumerTransfer
+from pdkv_connector.session.leases import Leases
 from pdkv_connector.session.messages import Heartbeat
 from pdkv_connector.session.producer import _EVENTS as PRODUCER_EVENTS
 from pdkv_connector.session.producer import ProducerSession
@@ -157,7 +158,7 @@ def _no_quarantine(original: Method) -> Method:
 
 
 def _only_untouched_requests(original: Method) -> Method:
-    def expire(self: ProducerBook, transfer: ProducerTransfer, now: float) -> None:
+    def expire(self: Leases, transfer: ProducerTransfer, now: float) -> None:
         if transfer.phase is ProducerPhase.AWAITING_CONSUMER or transfer.legs:
             original(self, transfer, now)
 
@@ -221,12 +222,12 @@ MUTANTS = (
     Mutant("blocks are released while a gather runs", ProducerLeg, "busy", _busy_forgets_gathers),
     Mutant("a preempted request is still read", ProducerTransfer, "revoke", _nothing),
     Mutant("heartbeats do not renew leases", MESSAGES, Heartbeat, _no_renewal),
-    Mutant("leases do not end", ProducerBook, "expire", _nothing),
+    Mutant("leases do not end", Leases, "expire", _nothing),
     Mutant("slabs are repeated without being asked for", ProducerLeg, "acknowledge", _repeat_unasked),
     Mutant("a credit is used again: its serial is not looked at", ProducerLeg, "_take_credits", _any_credit),
     Mutant("a slot is granted anew and written while a repeat is", ProducerLeg, "_free_credit", _touched_slot),
     Mutant("a Register that comes after its Abort is served", ConsumerDesk, "_forestall", _nothing),
-    Mutant("only requests that nobody asked for lose their lease", ProducerBook, "expire", _only_untouched_requests),
+    Mutant("only requests that nobody asked for lose their lease", Leases, "expire", _only_untouched_requests),
     Mutant("a repeated notification scatters again", ConsumerLeg, "is_current", _scatter_again),
     Mutant("the first slab counts as all", ConsumerLeg, "whole", _deliver_early),
     Mutant("prompts are not compared", ProducerBook, "check_prompt", _nothing),

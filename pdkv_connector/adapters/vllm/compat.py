@@ -5,6 +5,7 @@ from __future__ import annotations
 import array
 import hashlib
 import json
+import math
 from collections.abc import Iterable
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
@@ -137,8 +138,8 @@ def succeeded(request: Request) -> bool:
     return normal and request.num_computed_tokens >= request.num_prompt_tokens
 
 
-class PinnedBlocks:
-    """Blocks held beyond their request's own hold on them, through the block pool's reference counts."""
+class EngineBlocks:
+    """The engine's block pool: how many are free, and which are held beyond their request's own hold on them."""
 
     def __init__(self) -> None:
         self._manager: KVCacheManager | None = None
@@ -147,6 +148,11 @@ class PinnedBlocks:
     def bind(self, manager: KVCacheManager) -> None:
         """The scheduler's cache manager exists now."""
         self._manager = manager
+
+    @property
+    def num_free(self) -> float:
+        """Blocks that a request could be given; infinite before the scheduler has a cache manager."""
+        return self._manager.block_pool.get_num_free_blocks() if self._manager else math.inf
 
     def pin(self, request_id: str, places: Iterable[tuple[int, int]]) -> None:
         """Hold blocks given as (group, index in the request's table); null blocks are skipped."""

@@ -37,10 +37,10 @@ class Sending:
 class ProducerScheduler:
     """Turns the engine's scheduling into StepPlan entries."""
 
-    def __init__(self, windows: Sequence[int], block_sizes: Sequence[int], pinned: compat.PinnedBlocks) -> None:
+    def __init__(self, windows: Sequence[int], block_sizes: Sequence[int], blocks: compat.EngineBlocks) -> None:
         self._windows = windows
         self._block_sizes = block_sizes
-        self._pinned = pinned
+        self._blocks = blocks
         self._sending: dict[str, Sending] = {}
         self._by_transfer: dict[TransferId, str] = {}
 
@@ -120,7 +120,7 @@ class ProducerScheduler:
         sending.pinned = True
         places = [(group, self._first_kept(sending, group)) for group, window in enumerate(self._windows) if window]
         if places:
-            self._pinned.pin(sending.request.request_id, places)
+            self._blocks.pin(sending.request.request_id, places)
 
     def _note_expired(self, sending: Sending, num_computed: int, plan: StepPlan) -> None:
         """A prefill request that goes on decoding slides its windows past the prompt; the pinned block stays."""
@@ -153,10 +153,15 @@ class ProducerScheduler:
             self.released({request.request_id})
         return holds, None
 
+    @property
+    def holds_finished(self) -> bool:
+        """True while the engine keeps blocks of requests that it is done with."""
+        return len(self._by_transfer) > len(self._sending)
+
     def released(self, request_ids: set[str]) -> None:
         """Blocks of these requests went back to the engine."""
         for request_id in request_ids:
-            self._pinned.release(request_id)
+            self._blocks.release(request_id)
         gone = [transfer for transfer, request_id in self._by_transfer.items() if request_id in request_ids]
         for transfer in gone:
             del self._by_transfer[transfer]

@@ -11,6 +11,7 @@ from pdkv_connector.adapters.vllm.consumer_scheduler import ConsumerScheduler
 from pdkv_connector.adapters.vllm.params import Broken, Consume, Probe, Produce, announcement, parse
 from pdkv_connector.adapters.vllm.producer_scheduler import ProducerScheduler
 from pdkv_connector.adapters.vllm.step_plan import RankDigests, RankEndpoint, StepPlan
+from pdkv_connector.adapters.vllm.waiting_queue import WaitingQueue
 from pdkv_connector.config import Config
 
 if TYPE_CHECKING:
@@ -33,9 +34,10 @@ class SchedulerHalf:
         assert transfer.engine_id is not None
         Config.from_sources(transfer.kv_connector_extra_config, os.environ)
         windows, block_sizes = compat.group_windows(kv_config), compat.block_sizes(kv_config)
-        self._pinned = compat.PinnedBlocks()
-        self._producer = ProducerScheduler(windows, block_sizes, self._pinned)
+        self._blocks = compat.EngineBlocks()
+        self._producer = ProducerScheduler(windows, block_sizes, self._blocks)
         self._consumer = ConsumerScheduler(windows, block_sizes)
+        self._waiting = WaitingQueue(windows, block_sizes, self._blocks)
         self._engine_id = transfer.engine_id
         self._is_producer, self._is_consumer = transfer.is_kv_producer, transfer.is_kv_consumer
         parallel = vllm_config.parallel_config
@@ -46,7 +48,7 @@ class SchedulerHalf:
 
     def bind(self, manager: KVCacheManager) -> None:
         """The cache manager exists now."""
-        self._pinned.bind(manager)
+        self._blocks.bind(manager)
 
     def meet_workers(self, endpoints: dict[tuple[int, int], RankEndpoint]) -> None:
         """Endpoints of all ranks, by (pp_rank, tp_rank)."""
@@ -55,6 +57,7 @@ class SchedulerHalf:
 
     def on_new_request(self, request: Request) -> None:
         """Read what the request asks for, and say clearly when it asks in vain."""
+        self._waiting.add(request)
         intent = parse(request.kv_transfer_params)
         if isinstance(intent, Produce):
             if self._is_producer:
@@ -93,11 +96,14 @@ class SchedulerHalf:
 
     def allocated(self, request: Request, blocks: KVCacheBlocks, num_external: int) -> None:
         """See KVConnectorBase_V1.update_state_after_alloc."""
+        self._waiting.allocated(request)
         self._consumer.allocated(request, blocks, num_external, self._plan)
 
     def build_plan(self, output: SchedulerOutput) -> StepPlan:
         """Everything the workers must know for this step."""
         self._producer.plan_step(output, self._plan)
+        self._waiting.stepped(output)
+        self._plan.pressed = self._producer.holds_finished and self._waiting.starves
         plan, self._plan = self._plan, StepPlan()
         return plan
 
@@ -105,6 +111,7 @@ class SchedulerHalf:
         self, request: Request, block_ids: tuple[list[int], ...]
     ) -> tuple[bool, dict[str, Any] | None]:
         """See SupportsHMA.request_finished_all_groups."""
+        self._waiting.remove(request)
         if isinstance(parse(request.kv_transfer_params), Probe):
             return False, dict(self._announced)  # vLLM adds to it
         digests = self._consumer.finish(request, self._plan)

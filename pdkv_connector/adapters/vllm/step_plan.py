@@ -70,7 +70,7 @@ class StepPlan(KVConnectorMetadata):
     """One step's news; every list is usually empty.
 
     expired: (transfer, group, number of leading blocks the engine freed); withdrawn: (transfer, reason, holds blocks);
-    cancelled: (transfer, reason).
+    cancelled: (transfer, reason). pressed: a request waits for blocks while finished ones keep theirs.
     """
 
     offers: list[Offer] = field(default_factory=list)
@@ -81,6 +81,7 @@ class StepPlan(KVConnectorMetadata):
     withdrawn: list[tuple[TransferId, str, bool]] = field(default_factory=list)
     receives: list[Receive] = field(default_factory=list)
     cancelled: list[tuple[TransferId, str]] = field(default_factory=list)
+    pressed: bool = False
 
 
 @dataclass

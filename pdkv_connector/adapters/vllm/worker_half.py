@@ -104,6 +104,7 @@ class WorkerHalf:
         for receive in plan.receives:
             self._begin_receive(receive, events)
         events += [ev.Unwanted(*cancelled) for cancelled in plan.cancelled]
+        events += [ev.Pressed()] if plan.pressed else []
         if events:
             self._runtime.post(events)
 

@@ -32,7 +32,7 @@ class Engine:
     """A ProducerScheduler and the plan of the step at hand."""
 
     def __init__(self, windows: tuple[int, ...] = (0,)) -> None:
-        self.pinned = compat.PinnedBlocks()
+        self.pinned = compat.EngineBlocks()
         self.half = ProducerScheduler(windows, (BLOCK_SIZE,) * len(windows), self.pinned)
         self.plan = StepPlan()
 

@@ -99,7 +99,7 @@ def test_micro_batches_send_at_the_end_of_the_step(workers: tuple[Worker, Worker
 
 def test_a_transfer_id_given_up_in_this_step_is_not_taken_again_in_it() -> None:
     """The workers would forget the second request together with the first, and never release its blocks."""
-    half, plan = ProducerScheduler((0,), (BLOCK_SIZE,), compat.PinnedBlocks()), StepPlan()
+    half, plan = ProducerScheduler((0,), (BLOCK_SIZE,), compat.EngineBlocks()), StepPlan()
     first, second = request("first"), request("second")
     half.add(first, Produce("t"), plan)
     half.finish(ended(first, "FINISHED_ABORTED", 0), ([],), announcement("e", ["h:1"], 1, 1), plan)
@@ -110,7 +110,7 @@ def test_a_transfer_id_given_up_in_this_step_is_not_taken_again_in_it() -> None:
 
 
 def test_preempted_between_two_steps_and_aborted_before_the_next() -> None:
-    half, plan = ProducerScheduler((0,), (BLOCK_SIZE,), compat.PinnedBlocks()), StepPlan()
+    half, plan = ProducerScheduler((0,), (BLOCK_SIZE,), compat.EngineBlocks()), StepPlan()
     made = request(num_tokens=40)
     half.add(made, Produce("t"), plan)
     half.plan_step(first_step(made, 0, 16, [1]), plan)

@@ -54,11 +54,15 @@ class Advisor:
     def __init__(self, codec: str = "raw", raw_bytes: int = 32) -> None:
         self.advice: Advice | None = Advice(codec, raw_bytes)
         self.loads: list[Load] = []
+        self.s_per_byte = 0.0
 
     def advise(self, leg: act.LegKey, decoders: Mapping[str, int], load: Load, now: float) -> Advice | None:
         self.loads.append(load)
         assert self.advice is None or self.advice.codec in decoders
         return self.advice
+
+    def predicted_s(self, leg: act.LegKey, num_bytes: int) -> float:
+        return self.s_per_byte * num_bytes
 
 
 class Prefill:
