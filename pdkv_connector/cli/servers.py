@@ -107,15 +107,19 @@ class Server:
         with contextlib.suppress(OSError):
             Path(f"/proc/{self.pid}/autogroup").write_text(str(NICENESS))
 
+    def kill(self) -> None:
+        """End the process and its children at once, as a crash of their machine would (SIGKILL)."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
+        self._process.wait()
+
     def stop(self) -> None:
         """End the process and its children: politely, then, after a grace period, not so. May be called twice."""
         # Only the first process is asked: it knows in which order to end its children.
         self._process.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(STOP_GRACE_S)
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.pid, signal.SIGKILL)
-        self._process.wait()
+        self.kill()
 
     def _why(self) -> str:
         lines = [line for line in self.log_tail(60).splitlines() if "Error" in line or "ERROR" in line]
@@ -138,9 +142,9 @@ def start(name: str, command: Sequence[str], port: int, log_path: Path, environm
     return Server(name, f"http://127.0.0.1:{port}", process, log_path)
 
 
-def start_engine(spec: EngineSpec, log_dir: Path) -> Server:
-    """Start a vLLM server on a free port; its log is `log_dir/NAME.log`."""
-    port = free_port()
+def start_engine(spec: EngineSpec, log_dir: Path, port: int = 0) -> Server:
+    """Start a vLLM server on `port`, 0 for a free one; its log is `log_dir/NAME.log`."""
+    port = port or free_port()
     return start(spec.name, spec.command(port), port, log_dir / f"{spec.name}.log", spec.full_environment())
 
 
