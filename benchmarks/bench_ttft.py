@@ -5,7 +5,8 @@
 One run measures every contender: one engine alone (`colocated`), vLLM's NixlConnector (P first, then D with P's
 answer) and this project's connector (both at once), once with each codec. The figure is D's first token minus P's
 dispatch minus P's own prefill of the same prompt, measured just before on the same engine. Contenders that are not
-being measured are stopped (SIGSTOP). Needs root and iproute2; exits with 2 where a link cannot be made.
+being measured are stopped (SIGSTOP). With `--guards` this project's connector is compared with itself: as it is, and
+without checksums and leases. Needs root and iproute2; exits with 2 where a link cannot be made.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
-from benchmarks import contenders, machine, netns, report
-from benchmarks.contenders import Contender, Sample, Workload
+from benchmarks import contenders, guards, machine, netns, report
+from benchmarks.contenders import Contender, Entrant, Sample, Workload
 from pdkv_connector.cli.models import ensure_model
 
 RESULTS = Path(__file__).resolve().parent / "results"
@@ -38,10 +39,10 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--codecs",
         nargs="+",
-        default=["raw", "split", "auto"],
         choices=contenders.CODECS,
-        help="of pdkv, an entrant each",
+        help="of pdkv, an entrant each; default raw split auto, with --guards auto",
     )
+    parser.add_argument("--guards", action="store_true", help="pdkv as it is and without checksums and leases alone")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--model", default="smollm2")
     parser.add_argument("--dtype", default="bfloat16")
@@ -51,10 +52,20 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
         "--extra", type=json.loads, default={}, help="JSON object of settings for this project's connector"
     )
     parser.add_argument(
-        "--out", type=Path, default=RESULTS / "ttft.jsonl", help="file to append to; the picture lies beside"
+        "--out", type=Path, help="file to append to, default ttft.jsonl or ttft_guards.jsonl; the picture lies beside"
     )
     parser.add_argument("--logs", type=Path, default=None, help="folder for engine logs and timelines")
-    return parser.parse_args(argv)
+    args = parser.parse_args(argv)
+    args.codecs = args.codecs or (["auto"] if args.guards else ["raw", "split", "auto"])
+    args.out = args.out or RESULTS / ("ttft_guards.jsonl" if args.guards else "ttft.jsonl")
+    return args
+
+
+def chosen(args: argparse.Namespace) -> list[Entrant]:
+    """Who takes part."""
+    if args.guards:
+        return contenders.guard_entrants(args.codecs)
+    return contenders.entrants(args.connectors, args.codecs)
 
 
 def measure_all(args: argparse.Namespace, started: list[Contender], link: netns.ShapedLink) -> Iterator[Sample]:
@@ -76,7 +87,7 @@ def start(args: argparse.Namespace, link: netns.ShapedLink, folder: Path, stack:
     """Start the contenders one after the other and freeze each when it is ready."""
     workload = Workload(ensure_model(args.model), args.dtype, args.chunk, args.max_model_len, args.extra)
     started = []
-    for entrant in contenders.entrants(args.connectors, args.codecs):
+    for entrant in chosen(args):
         contender = Contender(entrant, workload, link, folder)
         stack.callback(contender.stop)
         contender.pause()
@@ -107,6 +118,8 @@ def main() -> int:
     title = f"{args.model} {args.dtype}, {described['cpu']}, median of {args.repeats}, commit {described['commit'][:7]}"
     report.draw(args.out.with_suffix(".png"), samples, title)
     print(report.markdown_table(samples))
+    if args.guards:
+        print(guards.markdown_table(samples))
     return 0
 
 

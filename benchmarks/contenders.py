@@ -20,6 +20,14 @@ from tests.engines.rig.spec import EngineSpec
 COLOCATED = "colocated"
 CONNECTORS = (COLOCATED, "nixl", "pdkv")
 CODECS = ("raw", "pack4", "split", "auto")
+GUARDED, UNGUARDED = "guarded", "unguarded"
+GUARDS: dict[str, dict[str, Any]] = {
+    "": {},
+    GUARDED: {},
+    # As good as off: nothing is hashed, and no lease is renewed or runs out while a request is measured.
+    UNGUARDED: {"integrity": False, "heartbeat_s": 600.0, "lease_s": 3600.0, "peer_timeout_s": 3600.0},
+}
+"""Connector settings by what watches over a transfer."""
 WARM_UP_TOKENS = 256
 LOWEST_TOKEN, HIGHEST_TOKEN = 1_000, 40_000
 
@@ -37,25 +45,30 @@ class Workload:
 
 @dataclass(frozen=True)
 class Entrant:
-    """A connector, and where it has them, the codec it is told to use."""
+    """A connector, and where it has them, the codec it is told to use and whether its guards are on."""
 
     connector: str
     codec: str = ""
+    guards: str = ""
 
     @property
     def name(self) -> str:
-        """As results and tables show it: `pdkv (split)`."""
-        return f"{self.connector} ({self.codec})" if self.codec else self.connector
+        """As results and tables show it: `pdkv (split)`, `pdkv (split, unguarded)`."""
+        return f"{self.connector} ({', '.join(self._variant)})" if self._variant else self.connector
 
     @property
     def label(self) -> str:
         """As files are called: `pdkv-split`."""
-        return f"{self.connector}-{self.codec}" if self.codec else self.connector
+        return "-".join((self.connector, *self._variant))
 
     @property
-    def settings(self) -> dict[str, str]:
+    def _variant(self) -> tuple[str, ...]:
+        return tuple(filter(None, (self.codec, self.guards)))
+
+    @property
+    def settings(self) -> dict[str, Any]:
         """Connector settings that make it this entrant."""
-        return {"codec": self.codec} if self.codec else {}
+        return {**({"codec": self.codec} if self.codec else {}), **GUARDS[self.guards]}
 
 
 def entrants(connectors: Iterable[str], codecs: Iterable[str]) -> list[Entrant]:
@@ -66,6 +79,11 @@ def entrants(connectors: Iterable[str], codecs: Iterable[str]) -> list[Entrant]:
         for connector in connectors
         for entrant in ([Entrant("pdkv", codec) for codec in codecs] if connector == "pdkv" else [Entrant(connector)])
     ]
+
+
+def guard_entrants(codecs: Iterable[str]) -> list[Entrant]:
+    """This project's connector, for each codec as it is and with its guards off."""
+    return [Entrant("pdkv", codec, guards) for codec in codecs for guards in (GUARDED, UNGUARDED)]
 
 
 @dataclass(frozen=True)

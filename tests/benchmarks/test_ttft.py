@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import contenders, netns, report
+from benchmarks import bench_ttft, contenders, guards, netns, report
 from benchmarks.bench_ttft import RESULTS
 from benchmarks.contenders import Sample, make_prompt
+from pdkv_connector.config import Config
 
 BASE = Sample("nixl", "400mbit", 1024, 0, 1.0, 1.1, 1.75, 24_000_000, 1, 0.5)
 
@@ -38,6 +39,26 @@ def test_every_codec_is_an_entrant_of_its_own() -> None:
     assert [entrant.name for entrant in found] == ["colocated", "nixl", "pdkv (raw)", "pdkv (auto)"]
     assert [entrant.label for entrant in found] == ["colocated", "nixl", "pdkv-raw", "pdkv-auto"]
     assert [entrant.settings for entrant in found] == [{}, {}, {"codec": "raw"}, {"codec": "auto"}]
+
+
+def test_guards_are_measured_on_and_off() -> None:
+    on, off = bench_ttft.chosen(bench_ttft.parse(["--guards"]))
+    assert (on.name, off.label) == ("pdkv (auto, guarded)", "pdkv-auto-unguarded")
+    as_it_is, without = (Config.from_sources(entrant.settings, {}) for entrant in (on, off))
+    assert as_it_is == Config()
+    assert as_it_is.integrity > without.integrity
+    assert as_it_is.lease_s < without.lease_s
+    assert "pdkv (auto)" in [entrant.name for entrant in bench_ttft.chosen(bench_ttft.parse([]))]
+
+
+def test_guards_table_compares_medians_and_pairs() -> None:
+    on, off = (
+        [dataclasses.replace(sample, connector=f"pdkv (raw, {word})") for sample in repetitions(*first_token_s)]
+        for word, first_token_s in ((contenders.GUARDED, (2.2, 9.0, 2.0)), (contenders.UNGUARDED, (2.0, 3.0, 1.0)))
+    )
+    row = guards.markdown_table([*off, *on]).splitlines()[2:]
+    assert row == ["| 400mbit | 1024 | pdkv (raw) | 2.200 | 2.000 | 1.100 | 1.100 to 3.000 | 1.200 | 1.000 |"]
+    assert guards.markdown_table(on).splitlines()[2:] == []
 
 
 def test_slabs_are_counted_by_codec_from_where_the_request_began(tmp_path: Path) -> None:

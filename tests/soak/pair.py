@@ -59,9 +59,6 @@ class Side:
         timeline = self.folder / f"{name}.timeline.jsonl"
         timeline.unlink(missing_ok=True)
         server = servers.start_engine(self._spec(name, timeline), self.folder, self.port)
-        if self.role == "decode":
-            # vLLM spins while it waits for KV: on two cores it would slow down the prefill it waits for.
-            server.step_aside()
         self.lives.append(Life(name, server, timeline))
         return self.life
 
