@@ -3,7 +3,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 WORKERS ?= 2
 
-.PHONY: help env demo test test-fast test-gpu lint format bench bench-env docs wheel constraints clean
+.PHONY: help env demo test test-fast test-gpu soak lint format bench bench-env docs wheel constraints clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -23,6 +23,9 @@ test-fast: env  ## tests without engines
 
 test-gpu: env  ## tests that need a CUDA device
 	$(BIN)/python -m pytest -m gpu
+
+soak: env  ## half an hour of load on a real pair, with a kill -9 of each side; 8 GB
+	$(BIN)/python -m tests.soak --minutes 30
 
 lint: env  ## style, types, architecture
 	$(BIN)/ruff check .

@@ -31,6 +31,8 @@ from tests.soak.workload import LONGEST_TOKENS, Workload, pool
 REPOSITORY = Path(__file__).resolve().parents[2]
 RESULTS = REPOSITORY / "benchmarks" / "results" / "soak.jsonl"
 TELL_EVERY_S = 30.0
+MOST_TOLD = 10
+"""Failures told as they come; all of them are in the end."""
 KILLS = {"prefill": 1 / 3, "decode": 2 / 3}
 """When each side is killed, as a share of the time."""
 
@@ -68,8 +70,8 @@ async def soak(options: argparse.Namespace, pair: Pair, http: aiohttp.ClientSess
 
     def take(result: Result) -> None:
         ledger.results.append(result)
-        if ledger.verdict(result) in ("wrong", "hung", "unclear"):
-            tell(ledger.complaints()[-1])
+        if ledger.verdict(result) in ("wrong", "hung", "unclear") and len(lines := ledger.complaints()) <= MOST_TOLD:
+            tell(lines[-1])
 
     traffic = Traffic(http, urls, Workload(options.seed, clear, options.abort_share), take)
     watching = [asyncio.create_task(watch.run()), asyncio.create_task(report(ledger))]

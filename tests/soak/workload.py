@@ -75,9 +75,9 @@ class Workload:
     def request(self, number: int) -> Request:
         """The request of this number."""
         dice = random.Random(f"{self._seed}/{number}")
-        prompt, cache_salt = dice.choice(self._singles), f"{self._seed}/{number}"
+        prompt, cache_salt = dice.choice(self._singles), f"soak-{self._seed}-{number}"
         if self._families and dice.random() < FAMILY_SHARE:
-            window = f"{self._seed}/window-{number // FAMILY_WINDOW}"
+            window = f"soak-{self._seed}-window-{number // FAMILY_WINDOW}"
             family = random.Random(window).choice(self._families)
             prompt, cache_salt = dice.choice(self._members[family]), window
         order: Order = dice.choice(("concurrent", "sequential"))
