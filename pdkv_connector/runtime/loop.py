@@ -9,9 +9,9 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from pdkv_connector.errors import ProtocolError
 from pdkv_connector.runtime.hands import Event, Hands
 from pdkv_connector.runtime.links import INBOUND, Links
+from pdkv_connector.runtime.notifications import Notifications
 from pdkv_connector.session import events as ev
 from pdkv_connector.session import messages as msg
 from pdkv_connector.session.actions import Action, Fail, Release
@@ -65,6 +65,7 @@ class Loop:
         self.lock = threading.RLock()
         self._dozing = False
         self._ended = False
+        self.notifications = Notifications()
         self.stopping = False
 
     def post(self, event: Event | Callable[[], None]) -> None:
@@ -178,7 +179,7 @@ class Loop:
 
     def _transported(self, event: TransportEvent) -> None:
         if isinstance(event, Notified):
-            outcome: Event | None = _landed(event.payload)
+            outcome: Event | None = self.notifications.read(event.payload)
         elif isinstance(event, WriteDone):
             outcome = self._hands.write_ended(event.write_id)
         else:
@@ -207,15 +208,6 @@ class Loop:
             if outcome is not None:
                 # What follows from a deed comes before the next deed: a slab is written before another is encoded.
                 queue.extendleft(reversed(self._feed(outcome)))
-
-
-def _landed(notification: bytes) -> ev.Landed | None:
-    try:
-        frame = msg.decode(notification)
-    except ProtocolError as error:
-        logger.warning("slab notification rejected: %s", error)
-        return None
-    return ev.Landed(frame.instance, frame.message) if isinstance(frame.message, msg.Slab) else None
 
 
 def _answer_for(hands: Hands, event: Event | Callable[[], None]) -> None:

@@ -13,7 +13,8 @@ _logger = logging.getLogger("pdkv_connector.transport.control")
 class RareWarnings:
     """One subject's warnings: one is logged each `INTERVAL_S`, the others pass."""
 
-    def __init__(self) -> None:
+    def __init__(self, logger: logging.Logger = _logger) -> None:
+        self._logger = logger
         self._last_s = -INTERVAL_S
 
     def warn(self, text: str, *values: object) -> None:
@@ -21,4 +22,4 @@ class RareWarnings:
         now_s = time.monotonic()
         if now_s - self._last_s >= INTERVAL_S:
             self._last_s = now_s
-            _logger.warning(text, *values)
+            self._logger.warning(text, *values)

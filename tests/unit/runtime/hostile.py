@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import logging
-import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -19,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import zmq
+from msgspec.structs import replace
 
 from pdkv_connector.errors import ProtocolError
 from pdkv_connector.session import events as ev
@@ -27,16 +26,20 @@ from pdkv_connector.transport.base import Memory
 from pdkv_connector.transport.control_keys import Keys, create_key, load_keys
 from pdkv_connector.transport.loopback import LoopbackTransport
 from pdkv_connector.types import Credit, Span
-from tests.unit.runtime.liar import TO_CONSUMER, TO_PRODUCER, Liar
+from tests.unit.runtime.liar import SHARE_REPEATED, TO_CONSUMER, TO_PRODUCER, Liar
 from tests.unit.runtime.prompts import NUM_LAYERS, Prompt
 from tests.unit.runtime.rank import Blocks, Rank, toy_facts, wait_until
 from tests.unit.runtime.roles import Decode, Prefill
+from tests.unit.runtime.watch import rss_bytes, watching
+from tests.unit.session.dialogue import hello
 
 QUICK: dict[str, Any] = {"lease_s": 1.0, "heartbeat_s": 0.1, "peer_timeout_s": 0.5, "producer_timeout_s": 2.0}
 NUM_LIARS = 4
 BAIT_TOKENS = 40
 BAIT_EVERY = 40
-PAIRS_AT = (0.0, 0.5, 1.0)
+PAIRS_AT = (0.0, 0.25, 0.5, 0.75)
+NUM_BAITS, HEADERS_A_TURN = 8, 50
+SHARE_SPOILED = 0.2
 Report = Callable[[int, int], None]
 
 
@@ -119,6 +122,15 @@ class Field:
                 if name.startswith("bait") and transfer.open and any(leg.lent for leg in transfer.legs.values())
             ]
 
+    def welcomes(self) -> bool:
+        """True when the producer answers the handshake of an honest newcomer."""
+        with plain(zmq.DEALER, self.keys) as dealer:
+            dealer.setsockopt(zmq.IDENTITY, b"newcomer#1")
+            dealer.connect(f"tcp://{self.prefill.endpoint}")
+            greeting = replace(hello(""), facts=toy_facts(), transport="loopback")
+            dealer.send(msg.encode("newcomer", greeting))
+            return bool(dealer.poll(30_000)) and isinstance(msg.decode(dealer.recv()).message, msg.Welcome)
+
     def note(self, frame: bytes) -> None:
         """Count what the ranks say to a liar."""
         self.answers[type(msg.decode(frame).message).__name__] += 1
@@ -134,6 +146,7 @@ def plain(kind: int, keys: Keys) -> Iterator[zmq.Socket[bytes]]:
     with zmq.Context() as context, context.socket(kind) as opened:
         opened.setsockopt(zmq.LINGER, 2_000)
         opened.setsockopt(zmq.SNDTIMEO, 30_000)
+        opened.setsockopt(zmq.RCVTIMEO, 30_000)
         if kind == zmq.ROUTER:
             opened.setsockopt(zmq.ROUTER_MANDATORY, 1)  # nothing is dropped unseen
         if keys and kind == zmq.ROUTER:
@@ -147,7 +160,7 @@ def plain(kind: int, keys: Keys) -> Iterator[zmq.Socket[bytes]]:
 
 
 def _paired(field: Field, num_messages: int, report: Report) -> Iterator[int]:
-    """Counts to `num_messages`; honest transfers at the start, in the middle and at the end."""
+    """Counts to `num_messages`; honest transfers at the start, in between and at the end."""
     due = [int(share * num_messages) for share in PAIRS_AT]
     for number in range(num_messages):
         if number in due:
@@ -188,7 +201,20 @@ def producers_lie(field: Field, num_messages: int, report: Report, seed: int = 2
                 while not caller or router.poll(0):
                     caller, frame = router.recv_multipart()
                     field.note(frame)
-            router.send_multipart([caller, liar.frame(f"p{number // (2 * BAIT_EVERY)}", TO_CONSUMER)])
+            while not _sent(router, caller, liar.frame(f"p{number // (2 * BAIT_EVERY)}", TO_CONSUMER)):
+                liar.learn(*field.want_bait(f"127.0.0.1:{port}"))
+                field.note(router.recv_multipart()[1])
+
+
+def _sent(router: zmq.Socket[bytes], caller: bytes, frame: bytes) -> bool:
+    """False when a frame beyond the bound ended the caller's connection: it opens another once it has a word to say."""
+    try:
+        router.send_multipart([caller, frame])
+    except zmq.ZMQError as error:
+        if error.errno != zmq.EHOSTUNREACH:
+            raise
+        return False
+    return True
 
 
 def headers_lie(field: Field, num_headers: int, report: Report, seed: int = 3) -> None:
@@ -200,19 +226,17 @@ def headers_lie(field: Field, num_headers: int, report: Report, seed: int = 3) -
     writer.connect("d", field.wire.metadata())
     instance = field.prefill.rank.runtime.instance
     baits: list[tuple[str, int, list[Credit]]] = []
+    said = [msg.encode(instance, msg.Closed("t", 1))]
     for number in _paired(field, num_headers, report):
-        if number % 10 == 0:
+        if number % HEADERS_A_TURN == 0:
             wait_until(lambda: not field.wire._events, "end of the headers so far")
-            field.keep_baits_wanted(4)
+            field.keep_baits_wanted(NUM_BAITS)
             baits = field.baits_under_way() or baits
         with contextlib.suppress(ProtocolError):
-            writer.write("d", mine, theirs, msg.encode(instance, liar.header(*liar.chance.choice(baits))))
+            said = [*said[-50:], msg.encode(instance, liar.header(*liar.chance.choice(baits)))]
+        header = liar.chance.choice(said) if liar.chance.random() < SHARE_REPEATED else said[-1]
+        writer.write("d", mine, theirs, liar.spoil(header) if liar.chance.random() < SHARE_SPOILED else header)
         writer.poll()
-
-
-def rss_bytes() -> int:
-    """Resident memory of this process."""
-    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 FRONTS = {"consumers lie": consumers_lie, "producers lie": producers_lie, "headers lie": headers_lie}
@@ -223,18 +247,19 @@ def main() -> None:
     parser.add_argument("num_messages", type=int)
     parser.add_argument("--keys", type=Path, help="a folder to make keys in and to use them from")
     options = parser.parse_args()
-    logging.disable(logging.CRITICAL)
     if options.keys:
         create_key(options.keys)
     for name, attack in FRONTS.items():
         field, begun = Field(str(options.keys or "")), time.monotonic()
-        print(name)
-        attack(field, options.num_messages, lambda number, size: print(f"  {number:7} {size / 2**20:.1f} MiB"))
         ranks = field.prefill.rank, field.decode.rank
+        print(name)
+        with watching(*ranks) as watch:
+            attack(field, options.num_messages, lambda number, size: print(f"  {number:7} {size / 2**20:.1f} MiB"))
         rejected = sum(rank.runtime._control.rejected_frames for rank in ranks)
         reasons = Counter(reason.split(":")[0].partition(" from")[0] for reason in ranks[1].take().failed.values())
         print(f"  {time.monotonic() - begun:.1f} s; {rejected} frames rejected; told {dict(field.answers)}")
         print(f"  baits that failed: {len(ranks[1].outcome.failed)}, {reasons.most_common(4)}")
+        print(f"  {watch.num_lines} log lines; unexpected: {watch.unexpected}; all alive: {watch.alive}")
         field.close()
 
 

@@ -1,11 +1,13 @@
-"""Control messages of a peer that is in and means harm: sound frames full of lies, damaged frames, noise."""
+"""Control messages of a peer that is in and means harm: sound frames full of lies, damaged frames, old ones, noise."""
 
 from __future__ import annotations
 
 import random
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
+
+import msgspec
 
 from pdkv_connector.errors import ProtocolError
 from pdkv_connector.session import messages as msg
@@ -17,7 +19,13 @@ NUMBERS = (0, 0, 0, 1, 1, 2, 3, 4, 7, 16, 64, 255, 4096, 1 << 16, 1 << 31, (1 <<
 SECONDS = (30.0, 0.0, -1.0, 1e-300, 1e300, float("inf"), float("-inf"), float("nan"))
 TO_PRODUCER = (msg.Hello, *3 * (msg.Register,), *5 * (msg.Ack,), msg.Heartbeat, msg.Delivered, msg.Abort)
 TO_CONSUMER = (msg.Welcome, msg.Refuse, msg.Alive, msg.Abort, msg.Closed)
-SHARE_RANDOM, SHARE_MUTATED = 0.1, 0.3
+SHARE_RANDOM, SHARE_MUTATED, SHARE_TWISTED, SHARE_REPEATED = 0.1, 0.2, 0.15, 0.1
+WRONG: tuple[Any, ...] = (
+    None, True, -1, 1 << 48, (1 << 64) - 1, -(1 << 63), 0.5, "", "x" * 2000, b"", b"\xff" * 300, [], [[]] * 5000, {},
+    {"a": 1}, [0, "hello"], msgspec.msgpack.Ext(1, b"x"),
+)  # fmt: skip
+"""Values of wrong types, beyond every bound, or too many."""
+COUNTS = (64, 257, 2048, 4096, 4097)
 
 
 class Liar:
@@ -28,22 +36,41 @@ class Liar:
         self.facts = facts
         self._made_up = ["", "unheard of", "\U0001f9ea" * 40, "n" * 256]
         self._known: deque[tuple[str, int]] = deque(maxlen=4)
+        self._said: deque[bytes] = deque(maxlen=256)
 
     def learn(self, transfer_id: str, epoch: int) -> None:
         """A transfer that there is; it speaks of the last few it learnt."""
         self._known.append((transfer_id, epoch))
 
     def frame(self, instance: str, kinds: Sequence[type]) -> bytes:
-        """One frame: noise, a damaged one, or a sound one of `kinds` that says anything."""
+        """One frame: noise, a damaged one, one with a value out of place, an old one again, or a sound one of lies."""
         die = self.chance.random()
         if die < SHARE_RANDOM:
             return self.chance.randbytes(self.chance.choice((0, 1, 7, 64, 600)))
+        if die < SHARE_RANDOM + SHARE_REPEATED and self._said:
+            return self.chance.choice(self._said)
+        frame = self._sound(instance, kinds)
+        self._said.append(frame)
+        return self.spoil(frame) if die < SHARE_RANDOM + SHARE_REPEATED + SHARE_MUTATED + SHARE_TWISTED else frame
+
+    def _sound(self, instance: str, kinds: Sequence[type]) -> bytes:
         while True:
             try:
-                frame = msg.encode(instance, _MAKERS[self.chance.choice(kinds)](self))
+                return msg.encode(instance, _MAKERS[self.chance.choice(kinds)](self))
             except ProtocolError:  # larger than a frame may be
                 continue
-            return mutate(self.chance, frame) if die < SHARE_RANDOM + SHARE_MUTATED else frame
+
+    def spoil(self, frame: bytes) -> bytes:
+        """The frame with its bytes changed, or one of its values."""
+        if self.chance.random() < SHARE_MUTATED / (SHARE_MUTATED + SHARE_TWISTED):
+            return mutate(self.chance, frame)
+        node = whole = msgspec.msgpack.decode(frame)
+        while True:
+            at = self.chance.randrange(len(node))
+            if not (isinstance(node[at], list) and node[at] and self.chance.random() < 0.8):
+                node[at] = self.chance.choice(WRONG)
+                return msgspec.msgpack.encode(whole)
+            node = node[at]
 
     def header(self, transfer_id: str, epoch: int, credits: Sequence[Credit]) -> msg.Slab:
         """A slab header about one transfer, mostly under credits that were really lent. The checksum is never right."""
@@ -77,6 +104,8 @@ class Liar:
         return Credit(self.number(), self.number())
 
     def several(self, count: int, make: Callable[[], T]) -> tuple[T, ...]:
+        if self.chance.random() < 0.002:
+            count = self.chance.choice(COUNTS)
         return tuple(make() for _ in range(self.chance.choice((0, 1, 1, 2, count))))
 
 
@@ -128,7 +157,7 @@ def _ack(lie: Liar) -> msg.Ack:
 
 
 def _heartbeat(lie: Liar) -> msg.Heartbeat:
-    return msg.Heartbeat(lie.several(300, lie.leg))
+    return msg.Heartbeat(lie.several(30, lie.leg))
 
 
 def _delivered(lie: Liar) -> msg.Delivered:
