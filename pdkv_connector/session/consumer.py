@@ -34,7 +34,7 @@ class ConsumerSession:
         decode_bytes_per_s: tuple[int, ...] = (),
     ) -> None:
         version = PROTOCOL_VERSION
-        hello = Hello(engine_id, "", version, version, facts, transport, metadata, ring, decode_bytes_per_s)
+        hello = Hello(engine_id, version, version, facts, transport, metadata, ring, decode_bytes_per_s)
         self.book = ConsumerBook(ring.num_slots, window_slots, timing)
         self.desk = ProducerDesk(self.book, facts)
         self.clock = ConsumerClock(self.book, hello)
@@ -97,7 +97,6 @@ class ConsumerSession:
             peer.greet("dial", now)
         elif peer.ready and peer.welcome and engine_id and peer.welcome.engine_id != engine_id:
             peer.greet("restart", now)
-        peer.expects_engine_id = engine_id
         return peer
 
     def _on_unwanted(self, event: ev.Unwanted, now: float) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import msgspec
-
 from pdkv_connector.session import messages as msg
 from pdkv_connector.session.actions import Forget
 from pdkv_connector.session.consumer_book import ConsumerBook
@@ -17,7 +15,7 @@ MAX_BEATS = 4096
 
 
 class ConsumerClock:
-    """The timers of the consumer side; `hello` is the greeting to repeat, without the expected engine id."""
+    """The timers of the consumer side; `hello` is the greeting to repeat."""
 
     def __init__(self, book: ConsumerBook, hello: msg.Hello) -> None:
         self.book = book
@@ -97,8 +95,7 @@ class ConsumerClock:
     def _greet(self, peer: ConsumerPeer, now: float) -> None:
         if now - peer.greeted_at > self.book.timing.retry_s:
             peer.greeted_at = now
-            hello = msgspec.structs.replace(self._hello, expects_engine_id=peer.expects_engine_id)
-            self.book.send(peer.endpoint, hello)
+            self.book.send(peer.endpoint, self._hello)
 
     def lose(self, peer: ConsumerPeer, reason: str, now: float) -> None:
         """Give up everything expected of a producer that cannot be reached."""

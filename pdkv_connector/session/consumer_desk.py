@@ -63,8 +63,9 @@ class ProducerDesk:
         assert peer.welcome is not None
         wanted = transfer.wanted
         if wanted.engine_id not in ("", peer.welcome.engine_id):
-            there = f"producer {peer.endpoint} is engine {peer.welcome.engine_id!r}"
-            self.book.fail(transfer, f"{there}, the request names {wanted.engine_id!r}", now)
+            there = f"engine_id differs: producer {peer.endpoint} is {peer.welcome.engine_id!r}"
+            asked = f"the request names {wanted.engine_id!r}: it restarted, or the router mixes up its producers"
+            self.book.fail(transfer, f"{there}, {asked}", now)
             return
         leg.lease_s = peer.welcome.lease_s
         leg.num_layers = len(peer.welcome.facts.layers)

@@ -20,7 +20,6 @@ class ConsumerPeer:
         self.instance = ""
         self.welcome: Welcome | None = None
         self.gone: deque[str] = deque(maxlen=64)
-        self.expects_engine_id = ""
         self.heard_at = now
         self.greeted_at = float("-inf")
         self.beat_at = float("-inf")

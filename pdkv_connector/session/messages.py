@@ -29,7 +29,7 @@ from msgspec import Meta, Struct
 from pdkv_connector.errors import ProtocolError
 from pdkv_connector.types import Credit, Span
 
-PROTOCOL_VERSION = 2
+PROTOCOL_VERSION = 3
 MAX_FRAME_BYTES = 1 << 20
 MAX_NOTIFICATION_BYTES = 1 << 10
 MAX_EXPANSION = 4
@@ -126,7 +126,6 @@ class Hello(Struct, frozen=True, array_like=True, tag="hello"):
     """
 
     engine_id: Name
-    expects_engine_id: Name
     protocol_min: Count
     protocol_max: Count
     facts: Facts

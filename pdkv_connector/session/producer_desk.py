@@ -77,11 +77,6 @@ class ConsumerDesk:
                 f"protocol differs: producer speaks {PROTOCOL_VERSION}, "
                 f"consumer {hello.protocol_min} to {hello.protocol_max}"
             )
-        if hello.expects_engine_id and hello.expects_engine_id != self.engine_id:
-            raise HandshakeRefused(
-                f"engine_id differs: this is {self.engine_id!r}, consumer expects {hello.expects_engine_id!r} "
-                "(the producer restarted, or the router mixes up its producers)"
-            )
         if hello.transport != self._transport:
             raise HandshakeRefused(
                 f"transport differs: producer has {self._transport!r}, consumer has {hello.transport!r}"

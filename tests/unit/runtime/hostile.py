@@ -127,7 +127,7 @@ class Field:
         with plain(zmq.DEALER, self.keys) as dealer:
             dealer.setsockopt(zmq.IDENTITY, b"newcomer#1")
             dealer.connect(f"tcp://{self.prefill.endpoint}")
-            greeting = replace(hello(""), facts=toy_facts(), transport="loopback")
+            greeting = replace(hello(), facts=toy_facts(), transport="loopback")
             dealer.send(msg.encode("newcomer", greeting))
             return bool(dealer.poll(30_000)) and isinstance(msg.decode(dealer.recv()).message, msg.Welcome)
 

@@ -137,7 +137,7 @@ def _hello(lie: Liar) -> msg.Hello:
     metadata = lie.chance.randbytes(lie.chance.choice((0, 32, 5000)))
     speeds = lie.several(8, lie.number)
     return msg.Hello(
-        lie.name(), "", *versions, _facts(lie), lie.chance.choice(("loopback", "loopback", lie.name())),
+        lie.name(), *versions, _facts(lie), lie.chance.choice(("loopback", "loopback", lie.name())),
         metadata, ring, speeds,
     )  # fmt: skip
 

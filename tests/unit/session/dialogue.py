@@ -38,9 +38,9 @@ def said(kind: type[MessageT], actions: list[act.Action]) -> list[MessageT]:
     return [action.message for action in actions if isinstance(action, act.Send) and isinstance(action.message, kind)]
 
 
-def hello(expects: str = "P", metadata: bytes = b"") -> msg.Hello:
+def hello(metadata: bytes = b"") -> msg.Hello:
     version = msg.PROTOCOL_VERSION
-    return msg.Hello("D", expects, version, version, facts(), "sim", metadata, msg.RingSpec(0, 32, 4, 0, "DRAM"), (5,))
+    return msg.Hello("D", version, version, facts(), "sim", metadata, msg.RingSpec(0, 32, 4, 0, "DRAM"), (5,))
 
 
 def register(num_consumers: int = 1, credits: tuple[Credit, ...] = (Credit(0, 0),)) -> msg.Register:

@@ -41,7 +41,7 @@ def test_facts_agree_on_the_codecs_both_have_in_the_producers_order() -> None:
 
 def test_decoders_are_the_common_codecs_with_the_consumers_speeds() -> None:
     theirs = msgspec.structs.replace(OURS, codecs=("raw", "pack4", "split"))
-    hello = Hello("D", "", 2, 2, theirs, "sim", b"", RingSpec(0, 32, 4, 0, "DRAM"), (9, 8))
+    hello = Hello("D", 2, 2, theirs, "sim", b"", RingSpec(0, 32, 4, 0, "DRAM"), (9, 8))
     assert list(decoders(OURS, hello).items()) == [("split", 0), ("raw", 9)]
 
 

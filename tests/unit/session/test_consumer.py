@@ -7,7 +7,7 @@ from pdkv_connector.session import events as ev
 from pdkv_connector.session import messages as msg
 from pdkv_connector.session.timing import FORGET_S
 from pdkv_connector.types import Credit, Span
-from tests.unit.session.dialogue import TIMING, Decode, of, said
+from tests.unit.session.dialogue import TIMING, Decode, Prefill, of, said
 
 ENDED = msg.Refuse("t", 1, msg.RefuseCode.ENDED, "ended")
 
@@ -170,6 +170,20 @@ def test_a_request_for_another_engine_fails_alone() -> None:
     assert [fail.transfer_id for fail in of(act.Fail, actions)] == ["u"]
     assert decode.session.transfers["t"].open
     assert said(msg.Heartbeat, decode.session.tick(3.0))
+
+
+def test_a_request_for_another_engine_fails_alone_while_others_wait_for_the_handshake() -> None:
+    """The greeting named the engine of whichever request came last; its refusal failed all that waited for it."""
+    decode, prefill = Decode(), Prefill()
+    (greeting,) = said(msg.Hello, decode.want())
+    late = said(msg.Hello, [*decode.want("u", engine_id="Q"), *decode.session.tick(TIMING.retry_s + 1)])
+    answers = [answer for hello in (greeting, *late) for answer in said(msg.Message, prefill.hear(hello, peer="E"))]
+    assert late
+    assert answers
+    actions = [action for answer in answers for action in decode.hear(answer)]
+    (fail,) = of(act.Fail, actions)
+    assert (fail.transfer_id, "'Q'" in fail.reason) == ("u", True)
+    assert [register.transfer_id for register in said(msg.Register, actions)] == ["t"]
 
 
 def test_a_queued_transfer_gets_no_slot_when_they_are_scarce() -> None:

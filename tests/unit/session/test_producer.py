@@ -109,9 +109,9 @@ def test_a_fencing_leg_is_not_confirmed() -> None:
 
 
 def test_a_repeated_hello_does_not_reconnect() -> None:
-    """Naming another expected engine tore down the connection that writes were using."""
+    """It would tear down the connection that writes are using."""
     prefill = Prefill()
-    assert not of(act.Connect, prefill.hear(hello(expects="")))
+    assert not of(act.Connect, prefill.hear(hello()))
     assert len(of(act.Connect, prefill.hear(hello(metadata=b"new ring")))) == 1
 
 
