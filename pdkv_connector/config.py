@@ -30,7 +30,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = "127.0.0.1"
     control_port: Annotated[
         int,
-        Meta(ge=0, le=65535, description="Control port; 0 lets the OS choose, else the tensor-parallel rank is added."),
+        Meta(ge=0, le=65535, description="Control port of the first rank, the others' follow; 0 lets the OS choose."),
     ] = 0
     keys_dir: Annotated[
         str,
@@ -90,6 +90,11 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     timeline_path: Annotated[
         str, Meta(max_length=4096, description="File to append one JSON line per transfer event to; empty: none.")
     ] = ""
+
+    def with_ports_from(self, num_ranks: int) -> Config:
+        """The same behind `num_ranks` other ranks of this host, each of which has a port."""
+        port = self.control_port and self.control_port + num_ranks
+        return msgspec.structs.replace(self, control_port=port)
 
     @property
     def num_slots(self) -> int:

@@ -104,6 +104,12 @@ def model_digest(config: VllmConfig) -> str:
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
+def ranks_before(config: VllmConfig) -> int:
+    """Ranks of the data-parallel replicas before this engine, which may be on the same host."""
+    parallel = config.parallel_config
+    return int(parallel.data_parallel_index * parallel.pipeline_parallel_size * parallel.tensor_parallel_size)
+
+
 def splits_batches(config: VllmConfig) -> bool:
     """True when a step may run as micro-batches, each of which calls a layer's save hook with its part only."""
     return bool(getattr(config.parallel_config, "use_ubatching", False))

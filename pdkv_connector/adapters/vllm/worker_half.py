@@ -33,7 +33,8 @@ class WorkerHalf:
     def __init__(self, vllm_config: VllmConfig, kv_config: KVCacheConfig) -> None:
         transfer = vllm_config.kv_transfer_config
         assert transfer is not None
-        self._config = Config.from_sources(transfer.kv_connector_extra_config, os.environ)
+        config = Config.from_sources(transfer.kv_connector_extra_config, os.environ)
+        self._config = config.with_ports_from(compat.ranks_before(vllm_config))
         self._engine_id = transfer.engine_id or ""
         self._vllm_config = vllm_config
         self._kv_config = kv_config
@@ -118,6 +119,9 @@ class WorkerHalf:
         if receive.reason:
             self._refused.add(receive.request_id)
             return
+        if receive.transfer_id in self._received:
+            self._refuse_second(receive)
+            return
         if receive.blocks:
             self._received[receive.transfer_id] = receive.request_id
             if receive.digest:
@@ -136,6 +140,16 @@ class WorkerHalf:
                 receive.digest,
             )
         )
+
+    def _refuse_second(self, receive: Receive) -> None:
+        """Under one name the first one's blocks and outcome would be taken for the second's."""
+        logger.error(
+            "request %s asks for transfer %s, which request %s is fetching: its KV will not come. "
+            "Routers must choose a new transfer_id for every request",
+            receive.request_id, receive.transfer_id, self._received[receive.transfer_id],
+        )  # fmt: skip
+        if receive.blocks:
+            self._refused.add(receive.request_id)
 
     def save_layer(self, layer_name: str) -> None:
         """The forward pass wrote this layer's KV (on a GPU: queued the writes on the current stream)."""

@@ -81,10 +81,10 @@ def kv_config(num_blocks: int = 64) -> KVCacheConfig:
     return KVCacheConfig(num_blocks=num_blocks, kv_cache_tensors=[], kv_cache_groups=groups)
 
 
-def vllm_config(role: str, tp_size: int = 1, **extra: Any) -> Any:
-    """As much of a VllmConfig as the scheduler half reads."""
+def vllm_config(role: str, tp_size: int = 1, dp_index: int = 0, **extra: Any) -> Any:
+    """As much of a VllmConfig as both halves read before there are KV tensors."""
     transfer = KVTransferConfig(
         kv_connector="PDKVConnector", kv_role=role, engine_id="engine-1", kv_connector_extra_config=extra
     )
-    parallel = SimpleNamespace(tensor_parallel_size=tp_size, pipeline_parallel_size=1)
+    parallel = SimpleNamespace(tensor_parallel_size=tp_size, pipeline_parallel_size=1, data_parallel_index=dp_index)
     return SimpleNamespace(kv_transfer_config=transfer, parallel_config=parallel)

@@ -76,6 +76,34 @@ def test_what_cannot_be_received_is_reported_as_failed(workers: tuple[Worker, Wo
     assert consumer.found.failed_recving == {"broken", "d"}
 
 
+def test_a_transfer_that_is_being_fetched_is_not_fetched_for_another_request(workers: tuple[Worker, Worker]) -> None:
+    """The second one's blocks were appended to the first one's, and its refusal was told as the first one's failure."""
+    producer, consumer = workers
+    prompt = Prompt(100)
+    theirs, others = consumer.rank.allocate(100), consumer.rank.allocate(100)
+    consumer.step(StepPlan(receives=[receive(prompt, producer, theirs)]))
+    second, release = receive(prompt, producer, others), receive(prompt, producer, ())
+    second.request_id, release.request_id, release.needs = "second", "third", (NOTHING, NOTHING)
+    consumer.step(StepPlan(receives=[second, release]))
+    consumer.results()
+    assert (consumer.found.finished_recving, consumer.found.failed_recving) == ({"second"}, {"second"})
+    ours = producer.rank.allocate(100)
+    send = SendStep(prompt.transfer_id, NOTHING, Span(0, 100), ours)
+    producer.step(StepPlan(offers=[offer(prompt)], sends=[send]), prompt, ours)
+    wait_until(lambda: "d" in consumer.results().finished_recving, "receive")
+    assert consumer.found.failed_recving == {"second"}
+    for layer, group in enumerate(GROUP_OF_LAYER):
+        tokens = needed_tokens(99, 0, WINDOWS[group])
+        assert (consumer.rank.elements(layer, theirs, tokens) == prompt.kv(layer, tokens)).all()
+
+
+@pytest.mark.parametrize(("port", "ports"), [(0, [0, 0, 0]), (5600, [5600, 5602, 5604])])
+def test_data_parallel_replicas_on_one_host_listen_on_ports_of_their_own(port: int, ports: list[int]) -> None:
+    """The second could not start: its first rank took the port of the first one's."""
+    replicas = [vllm_config("kv_producer", tp_size=2, dp_index=index, control_port=port) for index in range(3)]
+    assert [WorkerHalf(replica, kv_config())._config.control_port for replica in replicas] == ports
+
+
 def test_case_c02_a_request_that_fetched_nothing_is_released_all_the_same(workers: tuple[Worker, Worker]) -> None:
     producer, consumer = workers
     prompt = Prompt(64)

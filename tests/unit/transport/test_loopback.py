@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import re
+import sys
 import threading
 
 import pytest
@@ -75,6 +77,14 @@ def test_two_threads_write_to_each_other() -> None:
 def test_host_memory_only() -> None:
     with pytest.raises(TransportError, match="VRAM"):
         LoopbackTransport().register(Memory(4096, 1, kind="VRAM"))
+
+
+def test_a_missing_nixl_is_named_with_its_fix(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "nixl", None)
+    monkeypatch.delitem(sys.modules, "nixl._api", raising=False)
+    fix = re.escape("pip install 'pdkv-connector[nixl]'")
+    with pytest.raises(TransportError, match=rf"transport 'nixl' needs the package nixl .*: run {fix}"):
+        open_transport("nixl")
 
 
 def test_unknown_transports_and_backends_are_named() -> None:
