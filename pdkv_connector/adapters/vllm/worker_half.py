@@ -185,9 +185,9 @@ class WorkerHalf:
         outcome = self._runtime.take() if self._runtime else None
         if outcome is None:
             return found
-        found.finished_sending |= self._requests(self._sent, outcome.released)
-        failed = self._requests(self._received, set(outcome.failed))
-        found.finished_recving |= failed | self._requests(self._received, outcome.delivered)
+        found.finished_sending |= _taken(self._sent, outcome.released)
+        failed = _taken(self._received, set(outcome.failed))
+        found.finished_recving |= failed | _taken(self._received, outcome.delivered)
         found.failed_recving |= failed
         for transfer_id in outcome.failed:
             self._digesting.pop(transfer_id, None)
@@ -203,13 +203,15 @@ class WorkerHalf:
         found, self._digests = RankDigests(self._digests), {}
         return found
 
-    def _requests(self, known: dict[TransferId, str], transfer_ids: set[TransferId]) -> set[str]:
-        return {known.pop(transfer_id) for transfer_id in transfer_ids if transfer_id in known}
-
     def stop(self) -> None:
         """Close everything; safe to call twice."""
         if self._runtime is not None:
             self._runtime.stop()
+
+
+def _taken(known: dict[TransferId, str], transfer_ids: set[TransferId]) -> set[str]:
+    """The requests of these transfers, which are forgotten."""
+    return {known.pop(transfer_id) for transfer_id in transfer_ids if transfer_id in known}
 
 
 def _stream_event(tensor: Any) -> Any:
