@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
 from pdkv_connector.session import messages as msg
@@ -63,14 +64,21 @@ class ConsumerBook:
     def lend_slots(self) -> None:
         """Hand free slots to streaming legs: first one to every leg that has none, then up to the window.
 
-        A leg whose producer still queues gets none: its slots would lie idle while others, computed already, wait.
+        The leg that got one the longest ago comes first. A leg whose producer still queues gets none: its slots would
+        lie idle while others, computed already, wait. A producer holds no more slots than it leaves free: one that
+        stands still, and its slots with it, does not keep the others out.
         """
         if not self.ring.num_free:
             return
         takers = [leg for _, leg in self.legs() if leg.streaming and not leg.over and not leg.whole]
+        held = Counter[PeerId]()
+        for _, leg in self.legs():
+            held[leg.key.peer] += len(leg.lent)
         for target in (1, self._window_slots):
-            for leg in takers:
-                while len(leg.lent) < target and leg.borrow(self.ring):
+            for leg in sorted(takers, key=lambda leg: leg.borrowed_at):
+                peer = leg.key.peer
+                while len(leg.lent) < target and held[peer] < self.ring.num_free and leg.borrow(self.ring):
+                    held[peer] += 1
                     self.owe_ack(leg)
 
     def send_acks(self) -> None:

@@ -46,6 +46,7 @@ class ConsumerLeg:
         self.num_damaged = 0
         self.digests: tuple[str, ...] = ()
         self.lent: dict[int, Credit] = {}
+        self.borrowed_at = -1
         self.scattering: dict[int, Slab] = {}
         self.received = SpanSet()
         self._spoiled: set[Credit] = set()
@@ -84,6 +85,7 @@ class ConsumerLeg:
         credit = ring.lend()
         if credit is not None:
             self.lent[credit.slot] = credit
+            self.borrowed_at = credit.serial
         return credit is not None
 
     def give_back(self, ring: ReceiveRing) -> None:

@@ -222,3 +222,43 @@ def test_a_producer_that_is_gone_leaves_nothing_behind() -> None:
     assert [forget.peer for forget in of(act.Forget, decode.session.tick(FORGET_S + 21.0))] == ["P0"]
     assert decode.session.book.peers == {}
     assert said(msg.Hello, decode.want(now=FORGET_S + 22.0)), "and is greeted when it is back"
+
+
+def lent(decode: Decode) -> list[int]:
+    """Slots that each producer holds."""
+    return [len(leg.lent) for leg in decode.session.transfers["t"].legs.values()]
+
+
+def test_a_producer_that_stands_still_leaves_slots_for_others() -> None:
+    """It held the whole ring, and nothing came from anyone until it was given up and its slots had rested."""
+    decode = Decode(tp_size=2, num_slots=4, window_slots=4)
+    decode.want()
+    decode.welcome("P0")
+    decode.alive("P0")
+    assert lent(decode) == [2, 0], "no more than it leaves free"
+    decode.welcome("P1")
+    decode.alive("P1")
+    assert lent(decode) == [2, 1]
+
+
+def test_slots_of_a_small_ring_go_round() -> None:
+    """The only slot that may be lent went to the first transfer again and again, until that was complete."""
+    decode = Decode(num_slots=2, window_slots=1)
+    for name in ("t", "u"):
+        decode.want(name)
+    decode.welcome()
+    decode.hear(
+        msg.Alive(
+            tuple(msg.Standing(name, epoch, msg.ProducerState.STREAMING, 8) for epoch, name in [(1, "t"), (2, "u")])
+        )
+    )
+    legs = [next(iter(transfer.legs.values())) for transfer in decode.session.transfers.values()]
+    takers = []
+    for seq in range(4):
+        (leg,) = [leg for leg in legs if leg.lent]
+        takers.append(leg.key.transfer_id)
+        (credit,) = leg.lent.values()
+        slab = msg.Slab(leg.key.transfer_id, leg.key.epoch, seq, 0, Span(0, 1), Span(seq, seq + 1), credit, "raw", 4, 7)
+        decode.session.handle(ev.Landed("P0#1", slab), 0.0)
+        decode.session.handle(ev.Scattered(act.SlabKey(leg.key, seq)), 0.0)
+    assert takers == ["t", "u", "t", "u"]
