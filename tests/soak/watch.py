@@ -11,6 +11,7 @@ from pathlib import Path
 
 import aiohttp
 
+from pdkv_connector.cli.servers import Server
 from tests.soak.memory import Growth, Sample, growth
 from tests.soak.metrics import Metrics
 from tests.soak.pair import Pair, Side
@@ -36,14 +37,17 @@ class Watch:
             await asyncio.sleep(INTERVAL_S)
 
     async def look(self) -> None:
-        """One sample of everything that answers."""
-        now = time.time()
-        lives = [(side.life.name, side.life.server) for side in self._pair.sides]
-        for name, server in [*lives, *((f"proxy {order}", proxy) for order, proxy in self._pair.proxies.items())]:
-            for label, rss_bytes in _processes(server.pid):
-                self._samples[f"{name} {label}"].append(Sample(now, rss_bytes))
+        """One sample of everything that answers: a process that still starts grows for another reason."""
         for side in self._pair.sides:
-            await self.scrape(side)
+            if await self.scrape(side) is not None:
+                self._sample(side.life.name, side.life.server)
+        for order, proxy in self._pair.proxies.items():
+            self._sample(f"proxy {order}", proxy)
+
+    def _sample(self, name: str, server: Server) -> None:
+        now = time.time()
+        for label, rss_bytes in _processes(server.pid):
+            self._samples[f"{name} {label}"].append(Sample(now, rss_bytes))
 
     async def scrape(self, side: Side) -> Metrics | None:
         """The side's metrics now; None, and the last ones stay, when it does not answer."""
