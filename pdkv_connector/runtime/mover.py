@@ -6,8 +6,7 @@ import logging
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-import xxhash
-
+from pdkv_connector.codec import checksum as checksums
 from pdkv_connector.codec.base import Codec, KVMemory, SlabPart
 from pdkv_connector.codec.digest import layer_digests
 from pdkv_connector.codec.registry import create_codec
@@ -18,14 +17,11 @@ from pdkv_connector.runtime.ring_buffer import RingBuffer
 
 logger = logging.getLogger(__name__)
 
-NO_CHECKSUM = 0
-
 
 class Mover:
     """`encode` and `decode` block the calling thread, never the engine's.
 
-    On a GPU the work runs on a stream of its own; `wait_for` makes it start after the engine's event. Checksums cover
-    encoded bytes in host memory; on a GPU they are left out.
+    On a GPU the work runs on a stream of its own; `wait_for` makes it start after the engine's event.
     """
 
     def __init__(
@@ -34,7 +30,7 @@ class Mover:
         kind = device.split(":", maxsplit=1)[0]
         self.memory = memory
         self._raw = create_codec(RAW, kind)
-        self._checksums = integrity and kind == "cpu"
+        self._checksum = checksums.create_checksum(kind) if integrity else None
         self._stream = _own_stream(device) if kind == "cuda" else None
         with self._on_stream():
             created = _create(codecs, kind, num_threads)
@@ -61,26 +57,23 @@ class Mover:
         """
         with self._on_stream():
             num_bytes = self._codecs[codec].encode(self.memory, part, ring.view(slot, max_bytes))
+            checksum = self._checksum.of(ring.view(slot, num_bytes)) if self._checksum else checksums.NONE
         self._synchronize()
-        return num_bytes, self._checksum(ring, slot, num_bytes)
+        return num_bytes, checksum
 
     def decode(self, codec: str, part: SlabPart, ring: RingBuffer, slot: int, num_bytes: int, checksum: int) -> None:
         """Scatter a receive slot into `part`. Raises ProtocolError when it is damaged or does not fit."""
-        if self._checksums and checksum != NO_CHECKSUM and checksum != self._checksum(ring, slot, num_bytes):
-            raise ProtocolError(f"checksum differs over {num_bytes} bytes in slot {slot}")
+        payload = ring.view(slot, num_bytes)
         with self._on_stream():
-            self._codecs[codec].decode(self.memory, part, ring.view(slot, num_bytes))
+            if self._checksum and self._checksum.same_kind(checksum) and checksum != self._checksum.of(payload):
+                raise ProtocolError(f"checksum differs over {num_bytes} bytes in slot {slot}")
+            self._codecs[codec].decode(self.memory, part, payload)
         self._synchronize()
 
     def digest(self, part: SlabPart) -> list[str]:
         """One digest per layer of `part`, of the KV as it lies in the engine's blocks. Raises LayoutError."""
         with self._on_stream():
             return layer_digests(self.memory, self._raw, part.layers, part.block_tables, part.tokens, part.heads)
-
-    def _checksum(self, ring: RingBuffer, slot: int, num_bytes: int) -> int:
-        if not self._checksums:
-            return NO_CHECKSUM
-        return xxhash.xxh3_64_intdigest(ring.view(slot, num_bytes).data) or 1
 
     def _on_stream(self) -> AbstractContextManager[Any]:
         if self._stream is None:

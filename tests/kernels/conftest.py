@@ -9,7 +9,19 @@ import pytest
 
 from tests.kernels.scenes import DEVICE
 
-OPERATIONS = ("paged", "gather", "scatter", "segments", "planes", "table", "encode", "place", "pack", "decode")
+OPERATIONS = (
+    "paged",
+    "gather",
+    "scatter",
+    "segments",
+    "planes",
+    "table",
+    "encode",
+    "place",
+    "pack",
+    "decode",
+    "checksum",
+)
 USERS = ("raw_triton", "cascade_plan", "cascade_triton")
 
 

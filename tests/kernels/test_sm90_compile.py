@@ -93,3 +93,24 @@ def test_cascade_kernels_work_in_registers() -> None:
         if dtype != "float8_e4m3fn":  # eight of its elements are eight bytes
             assert wide_loads == "True" or name != "encode_kernel"
             assert wide_stores == "True" or name != "decode_kernel"
+
+
+CHECKSUM_PROGRAM = """
+import triton
+from pdkv_kernels.checksum import TILE_BYTES, checksum_kernel
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+signature = {"data": "*u8", "num_bytes": "i32", "out": "*i32", "TILE": "constexpr"}
+attrs = {(0,): [["tt.divisibility", 16]]}
+source = ASTSource(checksum_kernel, signature, {"TILE": TILE_BYTES}, attrs)
+compiled = triton.compile(source, target=GPUTarget("cuda", 90, 32))
+print(len(compiled.asm["cubin"]), *(line.strip() for line in compiled.asm["ptx"].splitlines() if "ld.global" in line))
+"""
+
+
+def test_the_checksum_reads_sixteen_bytes_at_a_time() -> None:
+    env = {**os.environ, "PYTHONPATH": str(ROOT / "kernels"), "TRITON_INTERPRET": "0"}
+    command = [sys.executable, "-c", CHECKSUM_PROGRAM]
+    run = subprocess.run(command, capture_output=True, text=True, env=env, timeout=100, check=False)
+    assert run.returncode == 0, run.stderr[-2000:]
+    assert "v4.b32" in run.stdout
