@@ -24,7 +24,8 @@ test-fast: env  ## tests without engines
 test-gpu: env  ## tests that need a CUDA device
 	$(BIN)/python -m pytest -m gpu
 
-soak: env  ## half an hour of load on a real pair, with a kill -9 of each side; 8 GB
+soak: env  ## a million simulated schedules (2 hours), then half an hour of load on a real pair; 8 GB
+	$(BIN)/python -m tests.simulator --count 1000000 --jobs 2
 	$(BIN)/python -m tests.soak --minutes 30
 
 lint: env  ## style, types, architecture

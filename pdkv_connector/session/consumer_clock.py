@@ -20,11 +20,11 @@ class ConsumerClock:
     def __init__(self, book: ConsumerBook, hello: msg.Hello) -> None:
         self.book = book
         self._hello = hello
-        self._ticked_at = 0.0
+        self._ticked_at = float("inf")
 
     def tick(self, now: float) -> None:
         """Look at every peer and every leg once."""
-        listened_s = min(now - self._ticked_at, self.book.timing.retry_s)
+        listened_s = max(0.0, min(now - self._ticked_at, self.book.timing.retry_s))
         self._ticked_at = now
         waiting: dict[PeerId, list[ConsumerLeg]] = {}
         leaving: set[PeerId] = set()

@@ -35,6 +35,7 @@ class ProducerSession:
         self.book = ProducerBook(len(facts.layers), num_slots, timing, advisor)
         self.leases = Leases(self.book)
         self.desk = ConsumerDesk(self.book, engine_id, facts, transport, metadata, slot_bytes)
+        self._ticked_at = float("inf")
 
     @property
     def transfers(self) -> dict[TransferId, ProducerTransfer]:
@@ -48,15 +49,25 @@ class ProducerSession:
 
     def handle(self, event: ev.ProducerEvent, now: float) -> list[Action]:
         """Take one event; returns what the runtime must do, in order."""
+        if now - self._ticked_at > self.book.timing.peer_timeout_s:
+            self._stood_still(now)
         _EVENTS[type(event)](self, event, now)
         return self._flush(now)
 
     def tick(self, now: float) -> list[Action]:
         """Let time pass: expire leases, forget consumers that are gone."""
+        self._ticked_at = now
         for transfer in list(self.transfers.values()):
             self.leases.expire(transfer, now)
         self.desk.forget_silent(now)
         return self._flush(now)
+
+    def _stood_still(self, now: float) -> None:
+        """Consumers have given this process up meanwhile: what they had said before must not start a write now."""
+        self._ticked_at = now
+        for transfer in list(self.transfers.values()):
+            for leg in list(transfer.legs.values()):
+                self.book.abort_leg(transfer, leg, "the producer stood still for too long")
 
     def _flush(self, now: float) -> list[Action]:
         self.book.pump(now)

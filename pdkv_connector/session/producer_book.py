@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 
 from pdkv_connector.session import messages as msg
 from pdkv_connector.session.actions import Action, Forget, LegKey, Release, Send
@@ -45,19 +45,34 @@ class ProducerBook:
         return (transfer, leg) if transfer and leg else None
 
     def pump(self, now: float) -> None:
-        """Start slabs round robin over the legs while credits, send slots and ready KV last."""
+        """Start slabs round robin over the legs while credits, send slots and ready KV last.
+
+        A send slot comes back when its slab is acknowledged. So no engine gets more of them than it leaves to others:
+        one that stalls keeps at most half, a second one a quarter, and nobody waits for them.
+        """
+        if not (self.send_slots and self.turn):
+            return
+        held = Counter[str]()
+        for key, leg in self.turn.items():
+            held[self._engine_of(key)] += len(leg.outgoing)
         idle = 0
         while self.send_slots and self.turn and idle < len(self.turn):
             key, leg = self.turn.popitem(last=False)
             self.turn[key] = leg
+            within = held[self._engine_of(key)] < len(self.send_slots)
             fenced = now - leg.heard_at > self.timing.lease_s  # its consumer may have given the slots to others
-            slab = None if fenced else leg.start_slab(self.send_slots[-1], self.advisor, now)
+            start = within and not fenced
+            slab = leg.start_slab(self.send_slots[-1], self.advisor, now) if start else None
             if slab is None:
                 idle += 1
                 continue
             idle = 0
+            held[self._engine_of(key)] += 1
             self.send_slots.pop()
             self.actions.append(slab)
+
+    def _engine_of(self, key: LegKey) -> str:
+        return self.peers[key.peer][0].engine_id
 
     def announce(self, transfer: ProducerTransfer) -> None:
         """The prefill begins: a consumer that kept its slots for others must not learn of it by heartbeat only."""

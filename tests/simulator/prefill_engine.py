@@ -2,76 +2,153 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
 from pdkv_connector.session import events as ev
-from pdkv_connector.session.messages import Facts
+from tests.simulator.pool import BlockPool, Blocks
 from tests.simulator.prefill_blocks import Held
 from tests.simulator.prefill_rank import PrefillRank
 from tests.simulator.scenario import RequestPlan
 from tests.simulator.script import Step
+from tests.simulator.shape import producer_facts
 
 if TYPE_CHECKING:
     from tests.simulator.world import World
 
 
+@dataclass(eq=False)
+class Run:
+    """One request on this engine. `generation` is the engine's at the offer, -1 where it was not there to take it."""
+
+    plan: RequestPlan
+    generation: int
+    blocks: Blocks = ()
+    released: set[int] = field(default_factory=set)
+    finished_at: float = float("-inf")
+
+
 class PrefillEngine:
     """A crash takes all ranks and all requests; what comes later meets the new processes."""
 
-    def __init__(self, world: World, facts: list[Facts]) -> None:
+    def __init__(self, world: World, number: int) -> None:
         self._world = world
-        self._facts = facts
-        self._generation = 0
-        self.last_step_at = 0.0
-        self.ranks = self._boot()
+        self._number = number
+        self._facts = producer_facts(world.scenario)
+        self._plan = world.scenario.prefill[number]
+        self.generation = 0
+        self.ranks: list[PrefillRank] = []
+        self.runs: dict[str, Run] = {}
+        self.pressed_since = float("inf")
+        self._boot()
 
     @property
     def engine_id(self) -> str:
-        return f"P{self._generation}" if self._world.scenario.new_engine_id else "P"
+        suffix = f".{self.generation}" if self._world.scenario.new_engine_id else ""
+        return f"P{self._number}{suffix}"
 
-    def _boot(self) -> list[PrefillRank]:
-        return [PrefillRank(self._world, number, facts, self.engine_id) for number, facts in enumerate(self._facts)]
+    @property
+    def endpoints(self) -> tuple[str, ...]:
+        return tuple(f"P{self._number}.{rank}" for rank in range(len(self._facts)))
 
-    def crash(self) -> None:
-        """Kill every process and start new ones at once."""
-        self._world.note("P crashes")
-        self._world.checks.disaster()
+    def _boot(self) -> None:
+        self.pool = BlockPool(self._plan.num_blocks)
+        self.ranks = [
+            PrefillRank(self._world, self, name, facts, self._plan)
+            for name, facts in zip(self.endpoints, self._facts, strict=True)
+        ]
+        self._world.listen(self.ranks)
+
+    def crash(self, down_s: float) -> None:
+        """Kill every process and start new ones, at once or later."""
+        if not self.ranks:
+            return
+        self._world.note(f"P{self._number} crashes, down for {down_s:.2f} s")
+        self._world.checks.disaster(down_s)
         for rank in self.ranks:
-            rank.dead = True
-        self._generation += 1
-        self.ranks = self._boot()
+            rank.die()
+            self._world.checks.silent(rank.name, down_s)
+        self._world.hush(self.ranks)
+        self.ranks, self.runs = [], {}
+        self.pool = BlockPool(0)
+        self.generation += 1
+        if down_s:
+            self._world.loop.after(down_s, self._boot)
+        else:
+            self._boot()
+
+    # -- the script ---------------------------------------------------------------------------------------------------
 
     def play(self, plan: RequestPlan) -> None:
         """Schedule the first step."""
-        self._schedule(plan, 0, self._generation)
+        self._schedule(Run(plan, -1), 0)
 
-    def _schedule(self, plan: RequestPlan, index: int, generation: int) -> None:
+    def _schedule(self, run: Run, index: int) -> None:
+        plan = run.plan
         if index < len(plan.script):
-            delay_s = plan.script[index].delay_s
-            self._world.loop.after(delay_s, partial(self._step, plan, index, generation))
+            self._world.loop.after(plan.script[index].delay_s, partial(self._step, run, index))
         elif plan.sequential:
-            self._world.decode.play(plan, plan.wanted_at if plan.script else 0.0)
+            self._world.decode[plan.d].play(plan, plan.wanted_at if plan.script else 0.0)
 
-    def _step(self, plan: RequestPlan, index: int, generation: int) -> None:
-        self.last_step_at = self._world.loop.now
-        step = plan.script[index]
-        if step.do == "offer":
-            generation = self._generation
-        for rank in self.ranks if generation == self._generation else ():
-            skew_s = 0.01 * rank.number
-            self._world.loop.after(skew_s, partial(_do, rank, plan, step))
-        self._schedule(plan, index + 1, generation)
+    def _step(self, run: Run, index: int) -> None:
+        step = run.plan.script[index]
+        if step.do == "offer" and self.ranks:
+            run.generation = self.generation
+            self.runs[run.plan.transfer_id] = run
+        here = run.generation == self.generation and bool(self.ranks)
+        if here and step.do == "compute" and not run.blocks:
+            self.pool.ask(run.plan.num_blocks, partial(self._granted, run, index))
+            return
+        self._take(run, index, here)
+
+    def _granted(self, run: Run, index: int, blocks: Blocks) -> None:
+        run.blocks = blocks
+        self._take(run, index, True)
+
+    def _take(self, run: Run, index: int, here: bool) -> None:
+        self._world.progress()
+        step = run.plan.script[index]
+        for number, rank in enumerate(self.ranks if here else ()):
+            rank.later(0.01 * number, partial(_do, rank, run.plan, step, run.blocks))
+        if here and step.do == "preempt" and run.blocks:
+            blocks, run.blocks = run.blocks, ()
+            self._world.loop.after(0.0, partial(self._give_back, self.pool, blocks))
+        if step.do in ("finish", "withdraw"):
+            run.finished_at = self._world.loop.now
+        self._schedule(run, index + 1)
+
+    def tick(self) -> None:
+        """Time passes on every rank; a request that waits for blocks presses."""
+        now = self._world.loop.now
+        self.pressed_since = min(self.pressed_since, now) if self.pool.waiting else float("inf")
+        for rank in self.ranks:
+            if self.pool.waiting:
+                rank.feed(ev.Pressed())
+            rank.tick()
+        if self.pool.waiting:
+            self._world.checks.pressed(self)
+
+    def _give_back(self, pool: BlockPool, blocks: Blocks) -> None:
+        if pool is self.pool:
+            pool.give_back(blocks)
+
+    def released(self, rank: PrefillRank, transfer_id: str) -> None:
+        """Blocks are free once every rank has released them."""
+        self._world.progress()
+        run = self.runs[transfer_id]
+        run.released.add(self.ranks.index(rank))
+        if len(run.released) == len(self.ranks):
+            blocks, run.blocks = run.blocks, ()
+            self._world.loop.after(0.0, partial(self._give_back, self.pool, blocks))
 
 
-def _do(rank: PrefillRank, plan: RequestPlan, step: Step) -> None:
-    if rank.dead:
-        return
+def _do(rank: PrefillRank, plan: RequestPlan, step: Step, blocks: Blocks) -> None:
     if step.do == "offer":
         rank.blocks.held[plan.transfer_id] = Held()
         rank.feed(ev.Offered(plan.transfer_id, plan.num_tokens, "digest"))
     elif step.do == "compute":
-        rank.compute(plan.transfer_id, step.tokens)
+        rank.compute(plan.transfer_id, blocks, step.tokens)
     elif step.do == "preempt":
         rank.preempt(plan.transfer_id)
     else:

@@ -5,9 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from pdkv_connector.session import actions as act
+from pdkv_connector.session import events as ev
 from pdkv_connector.session.messages import Facts
 from pdkv_connector.types import Span, SpanSet
-from tests.simulator.violation import require
+from tests.simulator.pool import BlockMemory, Blocks
+from tests.simulator.scenario import BLOCK_TOKENS
+from tests.simulator.violation import Violation, require
 from tests.simulator.wire import Payload
 
 
@@ -16,7 +19,9 @@ class Sought:
     """KV that the engine waits for: per layer the tokens, and per (layer, head) what came."""
 
     needs: tuple[Span, ...]
+    blocks: Blocks
     right_prompt: bool
+    asked_at: float
     came: dict[tuple[str, int], SpanSet] = field(default_factory=dict)
     outcome: str = ""
     ended_at: float = 0.0
@@ -28,16 +33,32 @@ class Promised:
     def __init__(self, name: str, facts: Facts) -> None:
         self._name = name
         self._facts = facts
+        self._memory = BlockMemory()
         self.sought: dict[str, Sought] = {}
+
+    def seek(self, event: ev.Wanted, blocks: Blocks, right_prompt: bool, now: float) -> None:
+        """The engine gave these blocks to the request."""
+        self.sought[event.transfer_id] = Sought(event.needs, blocks, right_prompt, now)
+        self._memory.take(event.transfer_id, blocks)
 
     def check_grant(self, action: act.Scatter) -> None:
         """A slab may be scattered only while the engine waits for it, and only where it does."""
         sought = self.sought[action.header.transfer_id]
-        where = f"{action.key} on {self._name}"
-        require(not sought.outcome, "a", f"{where} is scattered after {sought.outcome}")
-        require(sought.right_prompt, "a", f"{where} is scattered although the prompts differ")
-        for layer in action.layers:
-            require(sought.needs[layer].covers(action.header.tokens), "a", f"{where} is outside what was wanted")
+        fault = f"after {sought.outcome}" if sought.outcome else ""
+        if not sought.right_prompt:
+            fault = "although the prompts differ"
+        if not all(sought.needs[layer].covers(action.header.tokens) for layer in action.layers):
+            fault = "outside what was wanted"
+        if fault:
+            raise Violation("a", f"{action.key} on {self._name} is scattered {fault}")
+        self._check_own(action)
+
+    def _check_own(self, action: act.Scatter) -> None:
+        """The blocks must not be another request's by now."""
+        transfer_id, tokens = action.header.transfer_id, action.header.tokens
+        own = self._memory.owns(transfer_id, self.sought[transfer_id].blocks, tokens)
+        if not own:
+            raise Violation("a", f"{action.key} on {self._name} is scattered into blocks of another request")
 
     def place(self, action: act.Scatter, payload: Payload) -> None:
         """Scatter: the values must be the right ones, and none may have come before."""
@@ -48,7 +69,8 @@ class Promised:
             for head in action.heads:
                 spans = came.setdefault((fact.name, fact.heads.start + head), SpanSet())
                 again = spans.overlaps(action.header.tokens)
-                require(not again, "a", f"{action.key} on {self._name} scatters tokens twice")
+                if again:
+                    raise Violation("a", f"{action.key} on {self._name} scatters tokens twice")
                 spans.add(action.header.tokens)
 
     def _check_values(self, action: act.Scatter, payload: Payload) -> None:
@@ -58,12 +80,15 @@ class Promised:
         tokens = (header.tokens.start, header.tokens.stop)
         want = (header.transfer_id, tuple(fact.name for fact in facts), heads, tokens)
         got = (payload.transfer_id, payload.layers, payload.heads, payload.tokens)
-        require(want == got, "a", f"{action.key} on {self._name} scatters {got} where {want} belongs")
+        if not (want == got):
+            raise Violation("a", f"{action.key} on {self._name} scatters {got} where {want} belongs")
 
     def check_placed(self, action: act.Scatter) -> None:
         """The scatter ran until now: the engine must not have been told of an end meanwhile."""
         outcome = self.sought[action.header.transfer_id].outcome
-        require(not outcome, "a", f"{action.key} on {self._name} is still being scattered after {outcome}")
+        if outcome:
+            raise Violation("a", f"{action.key} on {self._name} is still being scattered after {outcome}")
+        self._check_own(action)
 
     def end(self, transfer_id: str, outcome: str, now: float) -> None:
         """The engine hears of the end, once."""
@@ -80,3 +105,9 @@ class Promised:
                 came = sought.came.get((fact.name, head), SpanSet())
                 where = f"Deliver of {transfer_id} on {self._name}"
                 require(came.covers(need), "e", f"{where}: {fact.name} head {head} lacks some of {need}")
+
+    def check_kept(self, transfer_id: str) -> None:
+        """Until the engine frees them, the blocks held this request's KV."""
+        sought = self.sought[transfer_id]
+        own = self._memory.owns(transfer_id, sought.blocks, Span(0, BLOCK_TOKENS * len(sought.blocks)))
+        require(own, "a", f"blocks of {transfer_id} on {self._name} were overwritten before it ended")

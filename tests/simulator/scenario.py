@@ -1,16 +1,15 @@
-"""What one seed means: the shape of the engines, the requests, the weather on the network, the disasters."""
+"""What a schedule is drawn from: the engines, the requests, the weather on the network, the disasters."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from random import Random
+from dataclasses import dataclass
 
 from pdkv_connector.session.timing import Timing
-from tests.simulator.script import Step, draw_script
+from tests.simulator.script import Step
 
-SHAPES = ((1, 1, 1), (1, 1, 1), (2, 1, 1), (1, 1, 2), (2, 1, 2), (1, 2, 1), (2, 2, 1), (4, 1, 2))
 TIMING = Timing(
     lease_s=6.0,
+    reclaim_s=2.0,
     heartbeat_s=0.5,
     retry_s=0.4,
     resend_s=0.8,
@@ -20,22 +19,53 @@ TIMING = Timing(
 )
 MAX_DELAY_S = 1.0
 MAX_WRITE_S = 1.5
+SLOWEST_RATE, FASTEST_RATE = 0.9, 1.1
+BLOCK_TOKENS = 4
+
+
+@dataclass(frozen=True)
+class Clock:
+    """A process sees `offset_s` plus `rate` times the true time."""
+
+    offset_s: float = 0.0
+    rate: float = 1.0
+
+
+@dataclass(frozen=True)
+class EnginePlan:
+    """One engine; `work_factor` above 1 makes it slow."""
+
+    clock: Clock
+    num_blocks: int
+    work_factor: float = 1.0
 
 
 @dataclass(frozen=True)
 class RequestPlan:
-    """One request on both engines. `wanted_at` counts from the start, or from P's finish when `sequential`."""
+    """One request on engines `p` and `d`. `wanted_at` counts from the start, or from P's finish when `sequential`.
+
+    `decode_s` is how long D keeps the blocks once it has the KV. `tries_again`: a D that crashed gets it once more.
+    """
 
     transfer_id: str
+    p: int
+    d: int
     num_tokens: int
     script: tuple[Step, ...]
     sequential: bool
     wanted_at: float
     hit: int
+    decode_s: float
     unwanted_after: float | None = None
     mismatch: bool = False
     digest: bool = False
     comes: bool = True
+    tries_again: bool = False
+
+    @property
+    def num_blocks(self) -> int:
+        """Blocks of its prompt, on either engine."""
+        return -(-self.num_tokens // BLOCK_TOKENS)
 
 
 @dataclass(frozen=True)
@@ -50,23 +80,52 @@ class Weather:
     write_failure: float = 0.0
     gather_failure: float = 0.0
 
+    @property
+    def clear(self) -> bool:
+        """True when nothing is lost, spoilt or late."""
+        return self == Weather(duplicate=self.duplicate)
+
 
 @dataclass(frozen=True)
 class Partition:
-    """No byte passes between producer rank and consumer rank from `start` to `stop`."""
+    """No byte passes between rank `producer` and rank `consumer`, or only one way: `ways` are out of "<" and ">".
+
+    ">" is from producer to consumer.
+    """
 
     start: float
     stop: float
-    producer: int
-    consumer: int
+    producer: str
+    consumer: str
+    ways: str
     noticed: bool
+
+
+@dataclass(frozen=True)
+class Crash:
+    """All processes of an engine die, and new ones answer at their addresses `down_s` later."""
+
+    at: float
+    engine: str
+    down_s: float
+
+
+@dataclass(frozen=True)
+class Stop:
+    """One process is stopped for a while (SIGSTOP)."""
+
+    at: float
+    process: str
+    for_s: float
 
 
 @dataclass(frozen=True)
 class Scenario:
     """All that a schedule is drawn from, but for delays. A calm one has no disaster: everything must be delivered.
 
-    `codec_whims` is the chance that a slab has another codec than raw.
+    `tight`: pools are so small that requests wait for blocks. `stalled` is a decode engine that comes to a halt in
+    some way, beside others that must not notice. `codec_whims` is the chance that a slab has another codec than raw.
+    `one_sided`: writes land in a stopped process too, as they do with RDMA and not with TCP.
     """
 
     calm: bool
@@ -81,85 +140,21 @@ class Scenario:
     window_slots: int
     codec_whims: float
     weather: Weather
+    prefill: tuple[EnginePlan, ...]
+    decode: tuple[EnginePlan, ...]
     requests: tuple[RequestPlan, ...]
-    producer_timing: Timing = TIMING
-    stall_timeout_s: float = TIMING.stall_timeout_s
+    producer_timing: Timing
+    consumer_timing: Timing
+    tight: bool = False
+    stalled: int | None = None
+    one_sided: bool = False
     partitions: tuple[Partition, ...] = ()
-    crashes: tuple[tuple[float, str], ...] = ()
+    crashes: tuple[Crash, ...] = ()
+    stops: tuple[Stop, ...] = ()
     stable_peer_ids: bool = True
     new_engine_id: bool = True
 
-
-def _request(rng: Random, index: int, calm: bool, slow_prefill: bool) -> RequestPlan:
-    num_tokens = rng.randint(2, 28)
-    sequential = rng.random() < 0.3
-    wild = not calm
-    return RequestPlan(
-        transfer_id=f"t{index}",
-        num_tokens=num_tokens,
-        script=draw_script(rng, num_tokens, wild, slow_prefill),
-        sequential=sequential,
-        wanted_at=rng.uniform(0, 2.0),
-        hit=rng.choice((0, 0, 0, rng.randint(0, num_tokens), num_tokens)),
-        unwanted_after=rng.expovariate(1.0) if wild and rng.random() < 0.25 else None,
-        mismatch=wild and rng.random() < 0.08,
-        digest=rng.random() < 0.15,
-        comes=not wild or rng.random() < 0.92,
-    )
-
-
-def _weather(rng: Random, calm: bool) -> Weather:
-    worst = 0.06 if calm else 0.35
-    clear = rng.random() < 0.3
-    return Weather(
-        loss=0.0 if clear else rng.uniform(0, worst),
-        duplicate=0.0 if clear else rng.uniform(0, 0.3),
-        slow=rng.choice((0.0, 0.05, 0.3, 0.6)),
-        notification_loss=rng.choice((0.0, 0.0, 0.02, 0.02 if calm else 0.4)),
-        damage=rng.choice((0.0, 0.0, 0.02, 0.02 if calm else 0.3)),
-        write_failure=rng.choice((0.0, 0.0, 0.02, 0.02 if calm else 0.3)),
-        gather_failure=0.0 if calm else rng.choice((0.0, 0.0, 0.05, 0.4)),
-    )
-
-
-def _partition(rng: Random, producers: int, consumers: int) -> Partition:
-    start = rng.uniform(0, 4.0)
-    stop = start + rng.choice((rng.uniform(0.1, 3.0), rng.uniform(3.0, 15.0)))
-    return Partition(start, stop, rng.randrange(producers), rng.randrange(consumers), rng.random() < 0.3)
-
-
-def draw(seed: int) -> Scenario:
-    """The scenario of `seed`."""
-    rng = Random(f"scenario {seed}")  # a string seeds the same on every machine
-    calm = rng.random() < 0.35
-    p_tp, p_pp, d_tp = rng.choice(SHAPES)
-    num_kv_heads = rng.choice((1, 2, 4))
-    disasters = 0 if calm else rng.choice((0, 0, 1, 1, 2))
-    crashes = tuple((rng.uniform(0.05, 5.0), rng.choice("PD")) for _ in range(disasters))
-    partitions = () if calm or rng.random() < 0.6 else (_partition(rng, p_tp * p_pp, d_tp),)
-    num_requests = rng.choice((1, 1, 2, 3, 4))
-    num_ring_slots = rng.choice((2, 3, 8))
-    ample = num_ring_slots >= num_requests * p_tp * p_pp  # a slow prefill may hold its slots, but not starve others
-    slow_prefill = (ample or not calm) and rng.random() < 0.4
-    lease_s = rng.choice((TIMING.lease_s, TIMING.lease_s, 1.5 * TIMING.lease_s))
-    return Scenario(
-        calm=calm,
-        p_tp=p_tp,
-        p_pp=p_pp,
-        d_tp=d_tp,
-        num_kv_heads=num_kv_heads,
-        windows=tuple(rng.choice((0, 0, 6)) for _ in range(rng.randint(p_pp, 4))),
-        slot_bytes=rng.choice((16, 24, 64)) * max(1, num_kv_heads // 2),
-        num_send_slots=rng.choice((1, 2, 6)),
-        num_ring_slots=num_ring_slots,
-        window_slots=rng.choice((1, 2, 4)),
-        codec_whims=rng.choice((0.0, 0.5, 1.0, 1.0)),
-        weather=_weather(rng, calm),
-        requests=tuple(_request(rng, index, calm, slow_prefill and not index) for index in range(num_requests)),
-        producer_timing=replace(TIMING, lease_s=lease_s),
-        stall_timeout_s=200.0 if calm else TIMING.stall_timeout_s,  # a small ring makes some wait for others
-        partitions=partitions,
-        crashes=crashes,
-        stable_peer_ids=rng.random() < 0.5,
-        new_engine_id=rng.random() < 0.5,
-    )
+    @property
+    def producers(self) -> int:
+        """Ranks of each prefill engine."""
+        return self.p_tp * self.p_pp

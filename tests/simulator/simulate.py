@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from random import Random
 
-from tests.simulator.scenario import draw
+from tests.simulator.draw import draw
 from tests.simulator.violation import Violation
 from tests.simulator.world import World
 

@@ -9,7 +9,7 @@ import pytest
 from tests.simulator.mutants import MUTANTS, Mutant
 from tests.simulator.simulate import failures, play
 
-NUM_SCHEDULES = int(os.environ.get("PDKV_TEST_SCHEDULES", "4000"))
+NUM_SCHEDULES = int(os.environ.get("PDKV_TEST_SCHEDULES", "20000"))
 NUM_BATCHES = 8
 ENOUGH_FOR_A_MUTANT = 1500
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from random import Random
 from typing import TYPE_CHECKING
 
@@ -12,7 +13,7 @@ from pdkv_connector.session.messages import Slab, decode, encode
 from tests.simulator.control import Control
 from tests.simulator.loop import Loop
 from tests.simulator.scenario import MAX_WRITE_S, Scenario
-from tests.simulator.violation import require
+from tests.simulator.violation import Violation
 
 if TYPE_CHECKING:
     from tests.simulator.decode_rank import DecodeRank
@@ -33,12 +34,16 @@ class Payload:
 
 @dataclass(eq=False)
 class Flight:
-    """One write in flight, into the memory of one consumer process."""
+    """One write in flight, into the memory of one consumer process.
+
+    `stray` is what a kernel holds of it for a process that is stopped or dead: it may land when nobody expects it.
+    """
 
     source: PrefillRank
     target: DecodeRank
     write: Write
     over: bool = False
+    stray: Payload | None = None
 
 
 class Wire:
@@ -48,6 +53,7 @@ class Wire:
         self._loop = loop
         self._rng = rng
         self._weather = scenario.weather
+        self._one_sided = scenario.one_sided
         self._control = control
         self.flights: list[Flight] = []
 
@@ -56,19 +62,20 @@ class Wire:
         flight = Flight(source, target, write)
         self._check_alone(flight)
         self.flights.append(flight)
-        fast = self._rng.random() >= self._weather.slow
-        landing_s = self._rng.uniform(0.001, 0.02) if fast else self._rng.uniform(0.02, MAX_WRITE_S - 0.2)
-        completion_s = landing_s + self._rng.uniform(0, 0.01 if fast else 0.2)
-        fails = self._rng.random() < self._weather.write_failure
-        self._loop.after(landing_s, lambda: self._land(flight, fails))
-        self._loop.after(completion_s, lambda: self._complete(flight, fails))
+        rng = self._rng
+        fast = rng.random() >= self._weather.slow
+        landing_s = 0.001 + rng.random() * (0.019 if fast else MAX_WRITE_S - 0.201)
+        completion_s = landing_s + rng.random() * (0.01 if fast else 0.2)
+        fails = rng.random() < self._weather.write_failure
+        self._loop.after(landing_s, partial(self._land, flight, fails))
+        self._loop.after(completion_s, partial(self._complete, flight, fails))
 
     def _check_alone(self, flight: Flight) -> None:
         slot = flight.write.header.credit.slot
-        alive = [f for f in self.flights if f.target is flight.target and not f.source.dead]
-        others = [f for f in alive if f.write.header.credit.slot == slot]
-        what = f"{flight.write.key} is written into slot {slot} of {flight.target.instance}"
-        require(not others, "b", f"{what} while another write to it is in flight")
+        here = [f for f in self.flights if f.target is flight.target and not (f.source.dead or f.stray)]
+        if any(f.write.header.credit.slot == slot for f in here):
+            what = f"{flight.write.key} is written into slot {slot} of {flight.target.instance}"
+            raise Violation("b", f"{what} while another write to it is in flight")
 
     def disconnect(self, source: PrefillRank, target: DecodeRank) -> None:
         """Writes between these two may have landed; they do not land any more, and end as failed."""
@@ -81,22 +88,46 @@ class Wire:
         """True while a write reads this send slot."""
         return any(flight.source is source and flight.write.send_slot == send_slot for flight in self.flights)
 
-    def _reachable(self, flight: Flight) -> bool:
-        cut = self._control.cut(flight.source.number, flight.target.number)
-        return not (cut or flight.source.dead or flight.target.dead)
+    # -- landing ------------------------------------------------------------------------------------------------------
 
     def _land(self, flight: Flight, damaged: bool) -> None:
-        if flight.over or not self._reachable(flight):
+        source, target = flight.source, flight.target
+        if target.dead or self._control.cut(source.name, target.name) or (flight.over and not flight.stray):
             return
-        payload = flight.source.read_send_slot(flight.write)
+        if source.dead and not flight.stray:
+            if self._rng.random() < 0.5:
+                return  # else its kernel had the bytes already
+            flight.stray = source.read_send_slot(flight.write)
+        if idle := self._idle(flight):
+            flight.stray = flight.stray or source.read_send_slot(flight.write)
+            idle.does(partial(self._land, flight, damaged))
+            return
+        payload = flight.stray or source.read_send_slot(flight.write)
         damaged = damaged or self._rng.random() < self._weather.damage
-        flight.target.written(flight.source, flight.write, payload, damaged)
+        target.written(source, flight.write, payload, damaged, stray=flight.stray is not None)
+        if flight.over:
+            self._notify(flight)
+
+    def _idle(self, flight: Flight) -> PrefillRank | DecodeRank | None:
+        """Who must run again before the bytes move."""
+        if self._one_sided:
+            return None
+        return next((process for process in (flight.source, flight.target) if process.stopped), None)
+
+    # -- the end at the source ----------------------------------------------------------------------------------------
 
     def _complete(self, flight: Flight, fails: bool) -> None:
-        fails = fails or not self._reachable(flight)
-        if not fails and not flight.over:
-            self._notify(flight.target, flight.source.instance, flight.write.header)
-        self._end(flight, fails)
+        if flight.over:
+            return
+        if idle := self._idle(flight):
+            idle.does(partial(self._complete, flight, fails))
+            self._loop.after(MAX_WRITE_S * self._rng.random(), partial(self._end, flight, True))
+            return
+        source, target = flight.source, flight.target
+        heard = not self._control.cut(source.name, target.name) and not source.dead and not target.dead
+        if heard and not fails:
+            self._notify(flight)
+        self._end(flight, fails or not heard or self._control.cut(target.name, source.name))
 
     def _end(self, flight: Flight, fails: bool) -> None:
         if flight.over:
@@ -105,12 +136,14 @@ class Wire:
         self.flights.remove(flight)
         key = flight.write.key
         event = ev.WriteFailed(key, "link down") if fails else ev.Written(key)
-        self._loop.after(self._rng.uniform(0, 0.05), lambda: flight.source.feed(event))
+        self._loop.after(0.05 * self._rng.random(), partial(flight.source.feed, event))
 
-    def _notify(self, target: DecodeRank, instance: str, header: Slab) -> None:
-        frame = decode(encode(instance, header))
-        require(isinstance(frame.message, Slab), "wire", "a slab header changed its type in transit")
+    def _notify(self, flight: Flight) -> None:
+        frame = decode(encode(flight.source.instance, flight.write.header))
+        header = frame.message
+        assert isinstance(header, Slab), "a slab header changed its type in transit"
         copies = 1 + (self._rng.random() < self._weather.duplicate)
         for _ in range(copies):
             if self._rng.random() >= self._weather.notification_loss:
-                self._loop.after(self._control.delay_s(), lambda: target.feed(ev.Landed(frame.instance, header)))
+                landed = ev.Landed(frame.instance, header)
+                self._loop.after(self._control.delay_s(), partial(flight.target.feed, landed))

@@ -1,108 +1,105 @@
-"""One schedule: both engines, the network between them, the disasters, and the checks at the end."""
+"""One schedule: the engines, the network between them, the disasters, and the checks at the end."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from random import Random
 
 from tests.simulator.checks import Checks
 from tests.simulator.control import Control
 from tests.simulator.decode_engine import DecodeEngine
 from tests.simulator.decode_rank import DecodeRank
+from tests.simulator.disasters import Disasters
 from tests.simulator.loop import Loop
 from tests.simulator.prefill_engine import PrefillEngine
-from tests.simulator.prefill_rank import PrefillRank
-from tests.simulator.scenario import Partition, Scenario
-from tests.simulator.shape import consumer_facts, producer_facts
+from tests.simulator.process import Process
+from tests.simulator.scenario import Scenario
 from tests.simulator.wire import Wire
 
 TICK_S = 0.2
+QUIET_TICK_S = 0.5
 
 
 class World:
-    """Owns the clock and every process. `note` receives one line per event when a trace is wanted."""
+    """Owns the true time and every process. `trace` receives one line per event when one is wanted."""
 
     def __init__(self, scenario: Scenario, rng: Random, trace: Callable[[str], None] | None = None) -> None:
         self.scenario = scenario
         self.rng = rng
         self.loop = Loop()
-        self.control = Control(self.loop, rng, scenario)
+        self.control = Control(self.loop, rng, scenario, self.at)
         self.wire = Wire(self.loop, rng, scenario, self.control)
         self.decode_processes: dict[str, DecodeRank] = {}
-        self._trace = trace
+        self.trace = trace
+        self._listening: dict[str, Process] = {}
         self._num_named = 0
         self.progress_at = 0.0
         self.checks = Checks(self)
-        self.prefill = PrefillEngine(self, producer_facts(scenario))
-        self.decode = DecodeEngine(self, consumer_facts(scenario))
+        self.prefill = [PrefillEngine(self, number) for number in range(len(scenario.prefill))]
+        self.decode = [DecodeEngine(self, number) for number in range(len(scenario.decode))]
 
     # -- names --------------------------------------------------------------------------------------------------------
 
-    @property
-    def producers(self) -> list[PrefillRank]:
-        return self.prefill.ranks
-
-    def new_instance(self, side: str) -> str:
+    def new_instance(self, name: str) -> str:
         self._num_named += 1
-        return f"{side}#{self._num_named}"
+        return f"{name}#{self._num_named}"
 
     def new_checksum(self) -> int:
         self._num_named += 1
         return self._num_named
 
-    def endpoint(self, number: int) -> str:
-        return f"host:{number}"
+    def engine(self, name: str) -> PrefillEngine | DecodeEngine:
+        """An engine by its letter and number."""
+        return (self.prefill if name[0] == "P" else self.decode)[int(name[1:])]
 
-    def number_of(self, endpoint: str) -> int:
-        return int(endpoint.removeprefix("host:"))
+    def at(self, address: str) -> Process | None:
+        """Who answers at an address, or under the name that peers have for it."""
+        return self._listening.get(address)
 
-    def consumer_at(self, peer: str) -> DecodeRank | None:
-        return next((rank for rank in self.decode.ranks if rank.peer_id == peer), None)
+    def listen(self, ranks: Sequence[Process]) -> None:
+        """These processes answer from now on."""
+        for rank in ranks:
+            self._listening[rank.name] = self._listening[rank.peer_id] = rank
+
+    def hush(self, ranks: Sequence[Process]) -> None:
+        """Nobody answers there any more."""
+        for rank in ranks:
+            self._listening.pop(rank.name, None)
+            self._listening.pop(rank.peer_id, None)
+
+    @property
+    def ranks(self) -> list[Process]:
+        """Every process that lives."""
+        producers: list[Process] = [rank for engine in self.prefill for rank in engine.ranks]
+        return producers + [rank for engine in self.decode for rank in engine.ranks]
 
     def note(self, line: str) -> None:
-        if self._trace:
-            self._trace(f"{self.loop.now:9.4f} {line}")
+        if self.trace:
+            self.trace(f"{self.loop.now:9.4f} {line}")
 
-    def work_s(self) -> float:
-        """How long a gather or a scatter takes."""
-        return self.rng.choice((0.0, self.rng.uniform(0, 0.02), self.rng.uniform(0, 0.3)))
+    def progress(self) -> None:
+        """Something went on in an engine."""
+        self.progress_at = self.loop.now
 
     # -- the run ------------------------------------------------------------------------------------------------------
 
     def run(self) -> None:
         """Play the schedule to its end. Raises Violation, or whatever a session raises."""
         for plan in self.scenario.requests:
-            self.prefill.play(plan)
+            self.prefill[plan.p].play(plan)
             if not plan.sequential:
-                self.decode.play(plan, plan.wanted_at)
-        for at, side in self.scenario.crashes:
-            self.loop.after(at, self.prefill.crash if side == "P" else self.decode.crash)
-        for cut in self.scenario.partitions:
-            if cut.noticed:
-                self.loop.after(cut.start + 0.1, lambda cut=cut: self._notice(cut))  # type: ignore[misc]
+                self.decode[plan.d].play(plan, plan.wanted_at)
+        Disasters(self).schedule()
         self.loop.after(TICK_S, self._tick)
         self.loop.run()
         self.checks.end()
 
-    def _notice(self, cut: Partition) -> None:
-        """The runtimes see the broken connection before any timer does."""
-        consumer, producer = self.decode.ranks[cut.consumer], self.producers[cut.producer]
-        self.decode.unreachable(consumer, self.endpoint(cut.producer))
-        producer.session.book.lose_peer(consumer.peer_id, "connection lost")
-        producer.carry_out(producer.session.tick(self.loop.now))
-
     def _tick(self) -> None:
-        now = self.loop.now
-        for rank in self.producers:
-            rank.carry_out(rank.session.tick(now))
-        for consumer in self.decode.ranks:
-            consumer.carry_out(consumer.session.tick(now))
-        if len(self.loop) or self._busy:
+        for prefill in self.prefill:
+            prefill.tick()
+        for decode in self.decode:
+            decode.tick()
+        going_on = bool(len(self.loop))
+        if going_on or any(rank.session.transfers for rank in self.ranks):
             self.checks.horizon()
-            self.loop.after(TICK_S, self._tick)
-
-    @property
-    def _busy(self) -> bool:
-        """True while some session has a transfer."""
-        producers = any(rank.session.transfers for rank in self.producers)
-        return producers or any(rank.session.transfers for rank in self.decode.ranks)
+            self.loop.after(TICK_S if going_on else QUIET_TICK_S, self._tick)

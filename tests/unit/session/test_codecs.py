@@ -17,7 +17,7 @@ TOKEN_BYTES = 4
 
 def prefill(slot_bytes: int = 16, raw_bytes: int = 24) -> Prefill:
     """Prompt of 8 tokens, 32 bytes of KV, sent with `split` in slabs of `raw_bytes`; nothing is computed yet."""
-    started = Prefill(num_slots=2, slot_bytes=slot_bytes, advisor=Advisor("split", raw_bytes))
+    started = Prefill(num_slots=4, slot_bytes=slot_bytes, advisor=Advisor("split", raw_bytes))
     started.hear(register(credits=CREDITS))
     return started
 
@@ -76,7 +76,7 @@ def test_tokens_credits_and_slots_survive_a_slab_that_does_not_fit() -> None:
     assert refused
     assert sorted(token for header in written for token in header.tokens) == list(range(8))
     assert sorted(header.seq for header in written) == list(range(len(written)))
-    assert len(started.session.book.send_slots) == 2
+    assert len(started.session.book.send_slots) == 4
 
 
 def test_revoked_tokens_of_a_slab_that_does_not_fit_wait_until_they_are_computed_again() -> None:
@@ -84,7 +84,7 @@ def test_revoked_tokens_of_a_slab_that_does_not_fit_wait_until_they_are_computed
     first, second = of(act.Gather, started.compute())
     started.session.handle(ev.Revoked("t"), 1.0)
     assert not of(act.Gather, too_large(started, first) + too_large(started, second))
-    assert len(started.session.book.send_slots) == 2
+    assert len(started.session.book.send_slots) == 4
     again = of(act.Gather, started.compute(1.0))
     assert [gather.tokens for gather in again] == [Span(0, 2), Span(2, 6)]
     assert {gather.key.seq for gather in again} == {0, 1}
@@ -96,7 +96,7 @@ def test_a_slab_that_does_not_fit_after_its_leg_ended_gives_its_slot_back() -> N
     started.hear(msg.Abort("t", 1, "no longer wanted"))
     assert not said(msg.Closed, too_large(started, first))
     assert said(msg.Closed, too_large(started, second))
-    assert len(started.session.book.send_slots) == 2
+    assert len(started.session.book.send_slots) == 4
 
 
 def test_a_codec_that_makes_kv_larger_ends_the_transfer_and_does_not_try_for_ever() -> None:

@@ -1,0 +1,113 @@
+"""Crashes, stops, partitions and stalls: drawn from a seed, and inflicted."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from random import Random
+from typing import TYPE_CHECKING
+
+from pdkv_connector.session import events as ev
+from tests.simulator.scenario import TIMING, Crash, Partition, Scenario, Stop, Weather
+
+if TYPE_CHECKING:
+    from tests.simulator.world import World
+
+STALL_S = 60.0
+STALL_LEASE_S = 30.0
+
+
+def producer_names(scene: Scenario) -> list[str]:
+    """Every prefill rank, by its address."""
+    return [f"P{engine}.{rank}" for engine in range(len(scene.prefill)) for rank in range(scene.producers)]
+
+
+def consumer_names(scene: Scenario) -> list[str]:
+    """Every decode rank, by its address."""
+    return [f"D{engine}.{rank}" for engine in range(len(scene.decode)) for rank in range(scene.d_tp)]
+
+
+def draw_partitions(rng: Random, scene: Scenario) -> tuple[Partition, ...]:
+    """None, mostly; else one, in one direction or both."""
+    if rng.random() < 0.65:
+        return ()
+    start = rng.uniform(0, 4.0)
+    stop = start + rng.choice((rng.uniform(0.1, 3.0), rng.uniform(3.0, 15.0)))
+    ways = rng.choice(("<>", "<>", "<", ">"))
+    pair = (rng.choice(producer_names(scene)), rng.choice(consumer_names(scene)))
+    return (Partition(start, stop, *pair, ways, ways == "<>" and rng.random() < 0.3),)
+
+
+def draw_crashes(rng: Random, scene: Scenario) -> tuple[Crash, ...]:
+    """Up to two, of any engine; a new process answers at once or after a while."""
+    engines = [f"P{index}" for index in range(len(scene.prefill))] + [f"D{index}" for index in range(len(scene.decode))]
+    sides = [[name for name in engines if name[0] == side] for side in "PD"]
+    return tuple(
+        Crash(
+            rng.uniform(0.05, 5.0),
+            rng.choice(rng.choice(sides)),
+            rng.choice((0.0, 0.0, rng.uniform(0.05, 3.0), rng.uniform(3.0, 15.0))),
+        )
+        for _ in range(rng.choice((0, 0, 1, 1, 2)))
+    )
+
+
+def draw_stops(rng: Random, scene: Scenario) -> tuple[Stop, ...]:
+    """One process, mostly none."""
+    if rng.random() < 0.7:
+        return ()
+    names = rng.choice((producer_names(scene), consumer_names(scene)))
+    for_s = rng.choice((rng.uniform(0.1, 2.0), rng.uniform(2.0, 6.0), rng.uniform(6.0, 25.0)))
+    return (Stop(rng.uniform(0.0, 5.0), rng.choice(names), for_s),)
+
+
+def draw_stall(rng: Random, scene: Scenario) -> Scenario:
+    """Decode engine 0 stops, can no longer be reached, or crawls; with a lease that outlasts everybody's patience."""
+    ranks = [name for name in consumer_names(scene) if name.startswith("D0.")]
+    at, how = rng.uniform(0.0, 2.5), rng.choice(("stop", "crawl", "<>", "<", ">"))
+    scene = replace(
+        scene,
+        stalled=0,
+        weather=Weather(duplicate=scene.weather.duplicate),
+        producer_timing=replace(TIMING, lease_s=STALL_LEASE_S),
+    )
+    if how == "crawl":
+        return replace(scene, decode=(replace(scene.decode[0], work_factor=20.0), *scene.decode[1:]))
+    if how == "stop":
+        return replace(scene, stops=tuple(Stop(at, name, STALL_S) for name in ranks))
+    cuts = (
+        Partition(at, at + STALL_S, producer, name, how, False) for name in ranks for producer in producer_names(scene)
+    )
+    return replace(scene, partitions=tuple(cuts))
+
+
+class Disasters:
+    """Inflicts what the scenario has planned."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def schedule(self) -> None:
+        """Plan all of them."""
+        world, scenario = self._world, self._world.scenario
+        for crash in scenario.crashes:
+            world.loop.after(crash.at, partial(world.engine(crash.engine).crash, crash.down_s))
+        for stop in scenario.stops:
+            world.loop.after(stop.at, partial(self._stop, stop))
+        for cut in scenario.partitions:
+            if cut.noticed:
+                world.loop.after(cut.start + 0.1, partial(self._notice, cut))
+
+    def _stop(self, stop: Stop) -> None:
+        world = self._world
+        if (process := world.at(stop.process)) is None:
+            return
+        world.note(f"{stop.process} is stopped for {stop.for_s:.2f} s")
+        process.stop()
+        world.checks.silent(stop.process, stop.for_s)
+        world.loop.after(stop.for_s, process.go_on)
+
+    def _notice(self, cut: Partition) -> None:
+        """The runtime sees the broken connection before any timer does."""
+        if consumer := self._world.at(cut.consumer):
+            consumer.feed(ev.Unreachable(cut.producer, "connection lost"))
