@@ -6,8 +6,9 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-from pdkv_connector.config import markdown_table
+from pdkv_connector import config
 from pdkv_connector.session.diagram import mermaid
+from pdkv_connector.telemetry import metrics
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -18,7 +19,8 @@ def state_diagram() -> str:
 
 
 SECTIONS: dict[str, tuple[str, Callable[[], str]]] = {
-    "config": ("README.md", markdown_table),
+    "config": ("README.md", config.markdown_table),
+    "metrics": ("README.md", metrics.markdown_table),
     "states": ("ARCHITECTURE.md", state_diagram),
 }
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import logging
 import math
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from pdkv_connector.policy.codec_choice import AUTO, RAW, CodecChoice, Speed, Wire
 from pdkv_connector.policy.codec_record import CodecRecord
 from pdkv_connector.policy.wire_meter import WireMeter
+from pdkv_connector.rare_log import RareLog
 from pdkv_connector.session.actions import LegKey, SlabKey, Write
 from pdkv_connector.session.codec_advisor import Advice, Load
 from pdkv_connector.telemetry.stats import CodecStats, PeerStats, Stats, Traffic
@@ -59,6 +60,7 @@ class Advisor:
         self._peers: dict[PeerId, _Peer] = {}
         self._codecs = {codec: CodecStats(codec) for codec in records}
         self._sent = self._received = Traffic()
+        self._lacking = RareLog(logger)
 
     # -- the session's questions --------------------------------------------------------------------------------------
 
@@ -77,7 +79,7 @@ class Advisor:
             lacking = self._setting not in (AUTO, codec) and not peer.warned
             peer.warned |= lacking
         if changed or lacking:
-            self._tell(peer, leg, before, logging.WARNING if lacking else logging.INFO)
+            self._tell(peer, leg, before, self._lacking.warning if lacking else logger.info)
         return Advice(codec, int(min(fits, limit_bytes)))
 
     def _choose(self, peer: _Peer, decoders: Mapping[str, int], waiting_bytes: int, now: float) -> bool:
@@ -91,9 +93,9 @@ class Advisor:
         bytes_per_s = meter.bytes_per_s if meter.known else None
         return peer.choice.decide(speeds, Wire(bytes_per_s, meter.busy_share, waiting_bytes, meter.measured(now)))
 
-    def _tell(self, peer: _Peer, leg: LegKey, before: str, level: int) -> None:
+    def _tell(self, peer: _Peer, leg: LegKey, before: str, log: Callable[..., None]) -> None:
         codec, reason = peer.choice.codec, peer.choice.reason
-        logger.log(level, "codec for %s: %s -> %s: %s", peer.name, before, codec, reason)
+        log("codec for %s: %s -> %s: %s", peer.name, before, codec, reason)
         self._timeline.note("producer", "codec", leg.transfer_id, peer=peer.name, codec=codec, reason=reason)
 
     def predicted_s(self, leg: LegKey, num_bytes: int) -> float:

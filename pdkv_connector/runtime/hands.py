@@ -10,6 +10,7 @@ from typing import Any
 from pdkv_connector.codec.base import SlabPart
 from pdkv_connector.codec.slab_shape import slab_bytes
 from pdkv_connector.errors import LayoutError, PdkvError, ProtocolError, SlabTooLarge, TransportError
+from pdkv_connector.rare_log import RareLog
 from pdkv_connector.runtime.advisor import Advisor
 from pdkv_connector.runtime.block_tables import BlockTables
 from pdkv_connector.runtime.links import Links
@@ -19,6 +20,7 @@ from pdkv_connector.runtime.ring_buffer import RingBuffer
 from pdkv_connector.session import actions as act
 from pdkv_connector.session import events as ev
 from pdkv_connector.session.messages import encode
+from pdkv_connector.telemetry.ledger import Ledger
 from pdkv_connector.telemetry.timeline_writer import TimelineWriter
 from pdkv_connector.transport.base import Memory, Transport
 
@@ -41,8 +43,10 @@ class Hands:
         results: Results,
         timeline: TimelineWriter,
         advisor: Advisor,
+        ledger: Ledger,
     ) -> None:
         self._advisor = advisor
+        self._ledger = ledger
         self._instance = instance
         self._transport = transport
         self._links = links
@@ -52,6 +56,8 @@ class Hands:
         self._results = results
         self._timeline = timeline
         self._writes: dict[int, act.SlabKey] = {}
+        self._faults, self._damage = RareLog(logger), RareLog(logger)
+        self._bad_connects, self._bad_writes, self._bad_digests = RareLog(logger), RareLog(logger), RareLog(logger)
 
     @property
     def num_writes(self) -> int:
@@ -61,10 +67,11 @@ class Hands:
     def do(self, action: act.Action) -> Event | None:
         """Carry out one action; returns what came of it at once, if anything did. Whatever breaks costs that action."""
         handler: Callable[[Hands, Any], Event | None] = _HANDLERS[type(action)]
+        self._ledger.did(action)
         try:
             return handler(self, action)
-        except Exception as error:
-            logger.exception("unexpected fault in %s", type(action).__name__)
+        except Exception as error:  # noqa: BLE001 - it is logged
+            self._faults.exception("unexpected fault in %s", type(action).__name__)
             return _broken(action, f"{type(error).__name__}: {error}")
 
     def write_ended(self, write_id: int, reason: str = "") -> Event | None:
@@ -74,7 +81,7 @@ class Hands:
             return None
         self._advisor.ended(key, not reason, time.monotonic())
         if reason:
-            logger.warning("transfer %s: write of slab %d failed: %s", key.leg.transfer_id, key.seq, reason)
+            self._bad_writes.warning("transfer %s: write of slab %d failed: %s", key.leg.transfer_id, key.seq, reason)
             return ev.WriteFailed(key, reason)
         self._timeline.note("producer", "written", key.leg.transfer_id, seq=key.seq)
         return ev.Written(key)
@@ -88,7 +95,7 @@ class Hands:
         try:
             self._transport.connect(action.peer, action.metadata)
         except TransportError as error:
-            logger.error("cannot reach consumer %s over %s: %s", action.name, self._transport.name, error)
+            self._bad_connects.error("cannot reach consumer %s over %s: %s", action.name, self._transport.name, error)
         return None
 
     def _forget(self, action: act.Forget) -> Event | None:
@@ -145,10 +152,11 @@ class Hands:
                 header.codec, part, self._receive_ring, header.credit.slot, header.encoded_bytes, header.checksum
             )
         except (LayoutError, ProtocolError) as error:
-            logger.warning("transfer %s: slab %d is damaged: %s", header.transfer_id, header.seq, error)
+            self._damage.warning("transfer %s: slab %d is damaged: %s", header.transfer_id, header.seq, error)
             return ev.Damaged(action.key, str(error))
         raw_bytes = slab_bytes(self._mover.memory, part)
         self._advisor.decoded(header.codec, raw_bytes, header.encoded_bytes, time.perf_counter() - begun)
+        self._ledger.received(header, raw_bytes)
         self._timeline.note("consumer", "scattered", header.transfer_id, seq=header.seq)
         return ev.Scattered(action.key)
 
@@ -161,20 +169,18 @@ class Hands:
             try:
                 digests += self._mover.digest(SlabPart(layers, tables, tokens, heads))
             except LayoutError as error:
-                logger.warning("transfer %s: no digest of its KV: %s", action.key.transfer_id, error)
+                self._bad_digests.warning("transfer %s: no digest of its KV: %s", action.key.transfer_id, error)
                 return ev.Digested(action.key, ())
         self._timeline.note(action.role, "digested", action.key.transfer_id)
         return ev.Digested(action.key, tuple(digests))
 
     def _verified(self, action: act.Verified) -> Event | None:
         if action.local != action.remote:
-            logger.error("transfer %s: KV digests of prefill and decode engine differ", action.transfer_id)
+            self._damage.error("transfer %s: KV digests of prefill and decode engine differ", action.transfer_id)
         self._results.verify(action.transfer_id, action.local, action.remote)
         return None
 
     def _release(self, action: act.Release) -> Event | None:
-        if action.outcome != "delivered":
-            logger.warning("transfer %s: blocks released without delivery: %s", action.transfer_id, action.outcome)
         self._tables.drop(action.transfer_id)
         self._results.release(action.transfer_id)
         self._timeline.note("producer", "closed", action.transfer_id, outcome=action.outcome)
@@ -187,7 +193,6 @@ class Hands:
         return None
 
     def _fail(self, action: act.Fail) -> Event | None:
-        logger.error("transfer %s failed: %s", action.transfer_id, action.reason)
         self._tables.drop(action.transfer_id)
         self._results.fail(action.transfer_id, action.reason)
         self._timeline.note("consumer", "failed", action.transfer_id, reason=action.reason)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 
 from pdkv_connector.errors import PdkvError
+from pdkv_connector.rare_log import RareLog
 from pdkv_connector.session.messages import Message
 from pdkv_connector.transport.control import ControlPlane
 from pdkv_connector.types import PeerId
@@ -20,6 +21,7 @@ class Links:
 
     def __init__(self, control: ControlPlane) -> None:
         self._control = control
+        self._unsendable = RareLog(logger)
         self._endpoint_of: dict[PeerId, str] = {}
         self._dialled: dict[str, PeerId] = {}
 
@@ -32,7 +34,7 @@ class Links:
         try:
             self._control.send(self._control_name(peer), message)
         except PdkvError as error:
-            logger.error("cannot send %s to %s: %s", type(message).__name__, peer, error)
+            self._unsendable.error("cannot send %s to %s: %s", type(message).__name__, peer, error)
             return str(error)
         return ""
 

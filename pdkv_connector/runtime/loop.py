@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from pdkv_connector.rare_log import RareLog
 from pdkv_connector.runtime.hands import Event, Hands
 from pdkv_connector.runtime.links import INBOUND, Links
 from pdkv_connector.runtime.notifications import Notifications
@@ -17,12 +18,14 @@ from pdkv_connector.session import messages as msg
 from pdkv_connector.session.actions import Action, Fail, Release
 from pdkv_connector.session.consumer import ConsumerSession
 from pdkv_connector.session.producer import ProducerSession
+from pdkv_connector.telemetry.ledger import Ledger
 from pdkv_connector.transport.base import Notified, Transport, TransportEvent, WriteDone, WriteFailed
 from pdkv_connector.transport.control import ControlPlane, Received
 
 logger = logging.getLogger(__name__)
 
 TICK_S = 0.05
+SURVEY_S = 0.5
 CHECK_S = 0.1
 TO_PRODUCER = (msg.Hello, msg.Register, msg.Ack, msg.Heartbeat, msg.Delivered)
 PRODUCER_EVENTS = (
@@ -32,12 +35,12 @@ PRODUCER_EVENTS = (
 
 
 @contextmanager
-def _costing_itself_only() -> Iterator[None]:
+def _costing_itself_only(faults: RareLog) -> Iterator[None]:
     """A fault in one event is logged and costs that event: not the ones beside it, not the thread."""
     try:
         yield
-    except Exception:
-        logger.exception("unexpected fault in the transfer loop; carrying on")
+    except Exception:  # noqa: BLE001 - it is logged
+        faults.exception("unexpected fault in the transfer loop; carrying on")
 
 
 class Loop:
@@ -51,6 +54,7 @@ class Loop:
         links: Links,
         control: ControlPlane,
         transport: Transport,
+        ledger: Ledger,
         poll_s: tuple[float, float],
     ) -> None:
         self._producer = producer
@@ -59,9 +63,11 @@ class Loop:
         self._links = links
         self._control = control
         self._transport = transport
+        self._ledger = ledger
         self._busy_s, self._idle_s = poll_s
         self._inbox: deque[Event | Callable[[], None]] = deque()
-        self._next_tick = 0.0
+        self._next_tick = self._next_survey = 0.0
+        self._faults = RareLog(logger)
         self.lock = threading.RLock()
         self._dozing = False
         self._ended = False
@@ -82,7 +88,7 @@ class Loop:
         """Turn until `stopping`."""
         while not self.stopping:
             progressed = False
-            with _costing_itself_only():
+            with _costing_itself_only(self._faults):
                 progressed = self._turn()
             if not progressed:
                 self._rest()
@@ -109,13 +115,13 @@ class Loop:
             self._take_one()
         for transport_event in self._transport.poll():
             progressed = True
-            with _costing_itself_only():
+            with _costing_itself_only(self._faults):
                 self._transported(transport_event)
         self._tick()
         return progressed
 
     def _take_one(self) -> None:
-        with self.lock, _costing_itself_only():
+        with self.lock, _costing_itself_only(self._faults):
             event = self._inbox.popleft()
             try:
                 if callable(event):
@@ -151,19 +157,25 @@ class Loop:
             with self.lock:
                 self._carry_out(self._producer.tick(now))
                 self._carry_out(self._consumer.tick(now))
+        if now >= self._next_survey:
+            self._next_survey = now + SURVEY_S
+            legs = self._producer.book.turn.values()
+            self._ledger.backlog_bytes = sum(leg.queue.waiting_bytes for leg in legs)
 
     def _hear_all(self) -> bool:
         """Take all messages, then act: what a consumer said first must not be acted upon when it took it back since.
 
         That matters after this process stood still: its peers may have given up on it, and the slots to others.
         """
-        actions: list[Action] = []
         received = self._control.receive()
+        answers: list[list[Action]] = []
         with self.lock:
             for message in received:
-                with _costing_itself_only():
-                    actions += self._hear(message)
-            self._carry_out(actions)
+                with _costing_itself_only(self._faults):
+                    answers.append(self._hear(message))
+            for actions in answers:
+                with _costing_itself_only(self._faults):
+                    self._carry_out(actions)
         return bool(received)
 
     def _hear(self, received: Received) -> list[Action]:
@@ -172,8 +184,10 @@ class Loop:
         heard = ev.Heard(self._links.session_name(received.peer), received.instance, received.message)
         now = time.monotonic()
         if inbound and isinstance(received.message, (*TO_PRODUCER, msg.Abort)):
+            self._ledger.saw(heard, now)
             return self._producer.handle(heard, now)
         if not inbound and not isinstance(received.message, TO_PRODUCER):
+            self._ledger.saw(heard, now)
             return self._consumer.handle(heard, now)
         return []
 
@@ -195,6 +209,7 @@ class Loop:
 
     def _feed(self, event: Event) -> list[Action]:
         now = time.monotonic()
+        self._ledger.saw(event, now)
         if isinstance(event, PRODUCER_EVENTS) or (
             isinstance(event, ev.Digested) and event.key.peer.startswith(INBOUND)
         ):

@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 
 from pdkv_connector.errors import ProtocolError
+from pdkv_connector.rare_log import RareLog
 from pdkv_connector.session.events import Landed
 from pdkv_connector.session.messages import Slab, decode
-from pdkv_connector.transport.control_warnings import RareWarnings
 
 logger = logging.getLogger(__name__)
 
@@ -17,7 +17,7 @@ class Notifications:
 
     def __init__(self) -> None:
         self.rejected = 0
-        self._warnings = RareWarnings(logger)
+        self._warnings = RareLog(logger)
 
     def read(self, notification: bytes) -> Landed | None:
         """The header and its sender's process, or None."""
@@ -25,6 +25,6 @@ class Notifications:
             frame = decode(notification)
         except ProtocolError as error:
             self.rejected += 1
-            self._warnings.warn("slab notification rejected (%d so far): %s", self.rejected, error)
+            self._warnings.warning("slab notification rejected (%d so far): %s", self.rejected, error)
             return None
         return Landed(frame.instance, frame.message) if isinstance(frame.message, Slab) else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import threading
 import uuid
@@ -28,6 +29,7 @@ from pdkv_connector.session.consumer import ConsumerSession
 from pdkv_connector.session.messages import Facts, RingSpec
 from pdkv_connector.session.producer import ProducerSession
 from pdkv_connector.session.timing import Timing
+from pdkv_connector.telemetry.ledger import Ledger
 from pdkv_connector.telemetry.stats import Stats
 from pdkv_connector.telemetry.timeline_writer import TimelineWriter
 from pdkv_connector.transport.control import ControlPlane
@@ -65,12 +67,14 @@ class Runtime:
         self.memory = memory
         self.tables = BlockTables(group_of_layer)
         self.timeline = TimelineWriter(config.timeline_path)
+        self.ledger = Ledger()
+        self.rank = facts.pp_rank * facts.tp_size + facts.tp_rank
         self._results = Results()
         self.mover = Mover(memory, device, facts.codecs, config.integrity, config.codec_threads)
         facts = msgspec.structs.replace(facts, codecs=self.mover.codecs)
         _check_codec(config, facts)
         self._advisor = Advisor(config.codec, self.mover.records, self.timeline)
-        port = config.control_port and config.control_port + facts.pp_rank * facts.tp_size + facts.tp_rank
+        port = config.control_port and config.control_port + self.rank
         with ExitStack() as opened:
             self._control = ControlPlane(self.instance, config.control_host, port, load_keys(config.keys_dir))
             opened.callback(self._control.close)
@@ -97,10 +101,10 @@ class Runtime:
         links = Links(self._control)
         hands = Hands(
             self.instance, self._transport, links, self.mover, self.tables, rings, self._results, self.timeline,
-            self._advisor,
+            self._advisor, self.ledger,
         )  # fmt: skip
         polls = (config.poll_busy_s, config.poll_idle_s)
-        return Loop(producer, consumer, hands, links, self._control, self._transport, polls)
+        return Loop(producer, consumer, hands, links, self._control, self._transport, self.ledger, polls)
 
     @property
     def endpoint(self) -> str:
@@ -139,7 +143,13 @@ class Runtime:
 
     def stats(self) -> Stats:
         """What was moved so far, and how. Thread-safe and cheap."""
-        return self._advisor.stats()
+        control = {
+            "strangers_refused": self._control.refused_strangers,
+            "rejected_frames": self._control.rejected_frames,
+        }
+        return dataclasses.replace(
+            self._advisor.stats(), counts=self.ledger.tally.counts() | control, backlog_bytes=self.ledger.backlog_bytes
+        )
 
     def stop(self) -> None:
         """Stop the thread and close everything within seconds; safe to call twice."""

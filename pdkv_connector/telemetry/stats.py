@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +62,15 @@ class CodecStats:
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """Since the start of the process; peers that were forgotten are still part of `sent`."""
+    """Since the start of the process; peers that were forgotten are still part of `sent`.
+
+    counts: how often what has happened, by series name (`telemetry.metrics`).
+    backlog_bytes: KV that is computed, asked for and not yet sent.
+    """
 
     peers: tuple[PeerStats, ...]
     codecs: tuple[CodecStats, ...]
     sent: Traffic
     received: Traffic
+    counts: Mapping[str, int] = field(default_factory=dict)
+    backlog_bytes: int = 0

@@ -10,6 +10,7 @@ With keys (`control_keys`) both ends prove theirs before any message passes, and
 
 from __future__ import annotations
 
+import logging
 import math
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -17,14 +18,16 @@ from dataclasses import dataclass
 import zmq
 
 from pdkv_connector.errors import ProtocolError, TransportError
+from pdkv_connector.rare_log import RareLog
 from pdkv_connector.session.messages import Message, decode, encode
 from pdkv_connector.transport.control_dial import Dial
 from pdkv_connector.transport.control_guard import Guard
 from pdkv_connector.transport.control_keys import Keys
-from pdkv_connector.transport.control_warnings import RareWarnings
 from pdkv_connector.transport.sockets import join_endpoint, open_router, split_endpoint
 from pdkv_connector.transport.waker import Waker
 from pdkv_connector.types import PeerId
+
+logger = logging.getLogger(__name__)
 
 _MAX_FRAMES_PER_RECEIVE = 1024
 _MAX_SOCKETS = 4096
@@ -68,7 +71,7 @@ class ControlPlane:
         self._endpoint = join_endpoint(host, bound_port)
         self._dealers: dict[PeerId, Dial] = {}
         self._num_dials = 0
-        self._rejections, self._failures = RareWarnings(), RareWarnings()
+        self._rejections, self._failures = RareLog(logger), RareLog(logger)
         self._closed = False
         self.rejected_frames = 0
 
@@ -163,7 +166,7 @@ class ControlPlane:
             return _parse(source, parts)
         except ProtocolError as error:
             self.rejected_frames += 1
-            self._rejections.warn("control frame rejected (%d so far): %s", self.rejected_frames, error)
+            self._rejections.warning("control frame rejected (%d so far): %s", self.rejected_frames, error)
             return None
 
 

@@ -8,9 +8,9 @@ from contextlib import ExitStack
 import zmq
 
 from pdkv_connector.errors import TransportError
+from pdkv_connector.rare_log import RareLog
 from pdkv_connector.transport.control_keys import Keys
 from pdkv_connector.transport.control_monitor import ONE_SIDED, Monitor
-from pdkv_connector.transport.control_warnings import RareWarnings
 from pdkv_connector.transport.sockets import open_dealer
 
 FRESH_S = 5.0
@@ -34,7 +34,7 @@ class Dial:
         identity: bytes,
         endpoint: str,
         keys: Keys,
-        warnings: RareWarnings,
+        warnings: RareLog,
     ) -> None:
         self._context = context
         self._poller = poller
@@ -96,7 +96,7 @@ class Dial:
         reason = f"control connection to {self._endpoint} failed: {self._why(event, value)}"
         refused = event != zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
         if refused or self._keys:
-            self._warnings.warn("%s", reason)
+            self._warnings.warning("%s", reason)
         if refused:
             self._refusal, self._refused_at = reason, time.monotonic()
         self._num_failures += 1

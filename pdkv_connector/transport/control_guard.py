@@ -6,15 +6,18 @@ and reports the others through a monitor. A connection that proves no key never 
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 
 import zmq
 from zmq.utils import z85
 
+from pdkv_connector.rare_log import RareLog
 from pdkv_connector.transport.control_keys import Keys
 from pdkv_connector.transport.control_monitor import ONE_SIDED, WRONG_KEY, Monitor
-from pdkv_connector.transport.control_warnings import RareWarnings
+
+logger = logging.getLogger(__name__)
 
 _MAX_QUESTIONS = 1024
 _EVENTS = zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
@@ -28,7 +31,7 @@ class Guard:
         self.refused = 0
         self._context = context
         self._admitted = {z85.decode(pair.public) for pair in keys}
-        self._warnings = RareWarnings()
+        self._warnings = RareLog(logger)
         self._addresses: dict[int, str] = {}
         self._monitor: Monitor | None = None
         self._failed = ""
@@ -82,7 +85,7 @@ class Guard:
     def _refuse(self, address: str, why: str) -> None:
         self.refused += 1
         where = address or "an address that was gone at once"
-        self._warnings.warn("control connection from %s refused (%d so far): %s", where, self.refused, why)
+        self._warnings.warning("control connection from %s refused (%d so far): %s", where, self.refused, why)
 
 
 def _address_of(descriptor: int) -> str:

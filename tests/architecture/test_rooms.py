@@ -8,18 +8,19 @@ from tests.architecture.source import PACKAGES, Source, imports, sources
 
 BASE = {"types", "errors"}
 SIDE = {"session", "codec", "transport", "policy"}
-SHELL = BASE | {"layout", "config", "telemetry"} | SIDE
+SHELL = BASE | {"layout", "config", "telemetry", "rare_log"} | SIDE
 
 ARROWS: dict[str, set[str]] = {
     "errors": set(),
     "types": {"errors"},
+    "rare_log": set(),
     "config": BASE,
     "layout": BASE,
     "session": BASE | {"layout"},
-    "telemetry": BASE | {"session"},
+    "telemetry": BASE | {"session", "rare_log"},
     "policy": BASE | {"layout"},
     "codec": BASE | {"layout", "kernels"},
-    "transport": BASE | {"layout", "session.messages"},
+    "transport": BASE | {"layout", "session.messages", "rare_log"},
     "runtime": SHELL,
     "adapters": SHELL | {"runtime"},
     "proxy": SHELL | {"runtime"},

@@ -1,4 +1,4 @@
-"""An engine without its model: vLLM's own scheduler, both halves of the connector, real KV memory.
+"""An engine without its model: vLLM's own scheduler, both halves of the connector, real KV memory, metrics to scrape.
 
 The forward pass writes the KV that the prompt is known to have, and looks first whether all that it attends to is
 there: KV that is missing, of another request, or stale fails the step as wrong tokens would show it.
@@ -28,9 +28,11 @@ from vllm.v1.request import Request, RequestStatus
 from vllm.v1.structured_output import StructuredOutputManager
 
 from pdkv_connector.adapters.vllm.plugin import CONNECTOR, register
+from pdkv_connector.adapters.vllm.stats_report import RankStats
 from pdkv_connector.adapters.vllm.step_plan import RankEndpoint, StepPlan
 from pdkv_connector.types import Span
 from tests.cases.text import VOCABULARY, Text
+from tests.unit.adapters.scrape import Scrape
 from tests.unit.adapters.worker import Worker
 from tests.unit.runtime.prompts import GROUP_OF_LAYER, HEAD_DIM, NUM_HEADS, NUM_LAYERS, WINDOWS
 from tests.unit.runtime.rank import POOL_TOKENS, Blocks
@@ -105,12 +107,14 @@ class Engine:
         num_blocks = num_blocks or POOL_TOKENS // block_size
         config = engine_config(folder, role, layout, block_size, num_blocks)
         self.scheduler = Scheduler(
-            config, kv_config(block_size, num_blocks), StructuredOutputManager(config), block_size=block_size
-        )
+            config, kv_config(block_size, num_blocks), StructuredOutputManager(config), block_size=block_size,
+            log_stats=True,
+        )  # fmt: skip
         assert self.scheduler.connector is not None
         endpoint = RankEndpoint(self.worker.rank.runtime.endpoint)
         self.scheduler.connector.set_xfer_handshake_metadata_pp_aware({(0, 0): endpoint})
         self._hasher = get_request_block_hasher(block_size, sha256)
+        self.scrape, self._rank_stats = Scrape(role), RankStats()
         self.texts: dict[str, Text] = {}
         self.answers: dict[str, EngineCoreOutput] = {}
         self.num_computed: dict[str, int] = {}
@@ -212,11 +216,13 @@ class Engine:
             finished_sending=results.finished_sending,
             finished_recving=results.finished_recving,
             failed_recving=results.failed_recving,
-            kv_connector_worker_meta=self.worker.half.take_digests(),
+            kv_connector_worker_meta=self.worker.half.take_report(),
+            kv_connector_stats=self._rank_stats.take(self.worker.rank.runtime),
         )
         ran_at = {request_id: index for index, request_id in enumerate(ran)}
         found = self.scheduler.update_from_output(
             output, ModelRunnerOutput(ran, ran_at, sampled, kv_connector_output=news)
         )
         for outputs in found.values():
+            self.scrape.observe(outputs.scheduler_stats and outputs.scheduler_stats.kv_connector_stats)
             self.answers |= {each.request_id: each for each in outputs.outputs if each.finish_reason is not None}

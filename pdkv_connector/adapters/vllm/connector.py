@@ -12,9 +12,11 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     SupportsHMA,
 )
 
+from pdkv_connector.adapters.vllm.prometheus import PDKVPromMetrics
 from pdkv_connector.adapters.vllm.scheduler_half import SchedulerHalf
-from pdkv_connector.adapters.vllm.stats import PDKVPromMetrics, PDKVStats, StatsReport
-from pdkv_connector.adapters.vllm.step_plan import RankDigests, RankEndpoint, StepPlan
+from pdkv_connector.adapters.vllm.stats import PDKVStats
+from pdkv_connector.adapters.vllm.stats_report import RankStats
+from pdkv_connector.adapters.vllm.step_plan import RankEndpoint, RankReport, StepPlan
 from pdkv_connector.adapters.vllm.worker_half import WorkerHalf
 
 if TYPE_CHECKING:
@@ -38,7 +40,7 @@ class PDKVConnector(KVConnectorBase_V1, SupportsHMA):
         super().__init__(vllm_config, role, kv_cache_config)
         self._scheduler: Any = None
         self._worker: Any = None
-        self._stats = StatsReport()
+        self._rank_stats = RankStats()
         if role is KVConnectorRole.SCHEDULER:
             self._scheduler = SchedulerHalf(vllm_config, kv_cache_config)
         else:
@@ -141,11 +143,14 @@ class PDKVConnector(KVConnectorBase_V1, SupportsHMA):
         return results
 
     def get_kv_connector_stats(self) -> PDKVStats | None:
-        return self._stats.take(self._worker.runtime) if self._worker is not None else None
+        if self._worker is not None:
+            return self._rank_stats.take(self._worker.runtime)
+        stats: PDKVStats | None = self._scheduler.take_stats()
+        return stats
 
-    def build_connector_worker_meta(self) -> RankDigests | None:
-        digests: RankDigests | None = self._worker.take_digests()
-        return digests
+    def build_connector_worker_meta(self) -> RankReport | None:
+        report: RankReport | None = self._worker.take_report()
+        return report
 
     def shutdown(self) -> None:
         if self._worker is not None:

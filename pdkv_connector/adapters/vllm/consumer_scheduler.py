@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from pdkv_connector.adapters.vllm import compat
 from pdkv_connector.adapters.vllm.params import OURS, Broken, Consume
-from pdkv_connector.adapters.vllm.step_plan import RankDigests, Receive, StepPlan
+from pdkv_connector.adapters.vllm.step_plan import RankReport, Receive, StepPlan
 from pdkv_connector.layout.window import needed_tokens
+from pdkv_connector.rare_log import RareLog
+from pdkv_connector.telemetry.causes import OTHER
 from pdkv_connector.types import Span, TransferId
 
 if TYPE_CHECKING:
@@ -26,13 +28,17 @@ NOTHING = Span(0, 0)
 
 @dataclass(slots=True)
 class Receiving:
-    """A request that wants remote KV; `asked` once, whatever came of it; `failed` until the engine looks after that."""
+    """A request that wants remote KV; `asked` once, whatever came of it; `failed` until the engine looks after that.
+
+    `loss` is why its KV does not come, as far as some rank has said.
+    """
 
     intent: Consume | Broken
     prompt_digest: str
     asked: bool = False
     in_flight: bool = False
     failed: bool = False
+    loss: str = OTHER
     digests: tuple[tuple[str, ...], tuple[str, ...]] | None = None
 
 
@@ -43,13 +49,14 @@ class ConsumerScheduler:
         self._windows = windows
         self._block_sizes = block_sizes
         self._receiving: dict[str, Receiving] = {}
-        self._in_flight: dict[TransferId, str] = {}
+        self._in_flight: dict[TransferId, int] = {}
         self._fetched: OrderedDict[TransferId, None] = OrderedDict()
+        self._broken = RareLog(logger)
 
     def add(self, request: Request, intent: Consume | Broken) -> None:
         """A request arrived whose KV is somewhere else."""
         if isinstance(intent, Broken):
-            logger.error("request %s: %s", request.request_id, intent.reason)
+            self._broken.error("request %s: %s", request.request_id, intent.reason)
         self._receiving[request.request_id] = Receiving(intent, compat.prompt_digest(request))
 
     def num_external_tokens(self, request: Request, num_local: int) -> int | None:
@@ -94,7 +101,7 @@ class ConsumerScheduler:
         plan.receives.append(self._receive(request, receiving, needs, block_ids))
         if num_external:
             receiving.in_flight = True
-            self._in_flight[intent.transfer_id] = request.request_id
+            self._in_flight[intent.transfer_id] = num_external
         else:
             self._end(intent.transfer_id)
 
@@ -126,15 +133,26 @@ class ConsumerScheduler:
             digest=intent.digest and bool(block_ids),
         )
 
-    def received(self, request_ids: set[str], failed: Collection[str] = ()) -> None:
-        """The workers reported these requests, well or, if in `failed`, badly."""
+    @property
+    def reserved_tokens(self) -> int:
+        """Tokens whose blocks are allocated and whose KV is still to come."""
+        return sum(self._in_flight.values())
+
+    def received(self, request_ids: set[str], failed: Collection[str] = ()) -> list[str]:
+        """The workers reported these requests, well or, if in `failed`, badly.
+
+        Returns a cause for each request that has to do without the KV it waited for.
+        """
+        losses = []
         for request_id in request_ids:
             if (receiving := self._receiving.get(request_id)) is None:
                 continue
             receiving.failed = request_id in failed
+            losses += [receiving.loss] if receiving.failed else []
             if receiving.in_flight and isinstance(receiving.intent, Consume):
                 receiving.in_flight = False
                 self._end(receiving.intent.transfer_id)
+        return losses
 
     def _end(self, transfer_id: TransferId) -> None:
         """A transfer is fetched once: siblings find its prefix cached, and compute the rest."""
@@ -148,11 +166,14 @@ class ConsumerScheduler:
         intents = (receiving.intent for receiving in self._receiving.values())
         return any(isinstance(intent, Consume) and intent.transfer_id == transfer_id for intent in intents)
 
-    def digested(self, found: RankDigests) -> None:
-        """Digests asked for have come."""
-        for request_id, digests in found.by_request.items():
+    def heard(self, report: RankReport) -> None:
+        """Ranks told what they know of requests: digests that were asked for, and why KV does not come."""
+        for request_id, digests in report.digests.items():
             if receiving := self._receiving.get(request_id):
                 receiving.digests = digests
+        for request_id, loss in report.losses.items():
+            if receiving := self._receiving.get(request_id):
+                receiving.loss = loss
 
     def finish(self, request: Request, plan: StepPlan) -> dict[str, Any] | None:
         """The engine is done with a request; a transfer that nobody asked for still frees the producer's blocks.

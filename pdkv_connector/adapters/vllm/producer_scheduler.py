@@ -12,6 +12,7 @@ from pdkv_connector.adapters.vllm import compat
 from pdkv_connector.adapters.vllm.params import Produce, offer
 from pdkv_connector.adapters.vllm.step_plan import Offer, SendStep, StepPlan
 from pdkv_connector.layout.window import needed_tokens
+from pdkv_connector.rare_log import RareLog
 from pdkv_connector.runtime.block_tables import GONE
 from pdkv_connector.types import Span, TransferId
 
@@ -43,23 +44,30 @@ class ProducerScheduler:
         self._blocks = blocks
         self._sending: dict[str, Sending] = {}
         self._by_transfer: dict[TransferId, str] = {}
+        self._repeated_ids = RareLog(logger)
 
-    def add(self, request: Request, intent: Produce, plan: StepPlan) -> None:
-        """A request arrived that a consumer will ask for."""
+    @property
+    def num_leases(self) -> int:
+        """Finished requests whose blocks wait for release."""
+        return len(self._by_transfer) - len(self._sending)
+
+    def add(self, request: Request, intent: Produce, plan: StepPlan) -> bool:
+        """A request arrived that a consumer will ask for; False when its transfer is another request's."""
         transfer_id = intent.transfer_id or uuid.uuid4().hex
         withdrawn = any(transfer_id == ending for ending, _, _ in plan.withdrawn)  # the workers have yet to hear of it
         if withdrawn or transfer_id in self._by_transfer:
-            logger.error(
+            self._repeated_ids.error(
                 "request %s names transfer %s, which request %s is using: its KV will not be offered. "
                 "Routers must choose a new transfer_id for every request",
                 request.request_id, transfer_id, self._by_transfer.get(transfer_id, "(ended)"),
             )  # fmt: skip
-            return
+            return False
         self._sending[request.request_id] = Sending(transfer_id, request)
         self._by_transfer[transfer_id] = request.request_id
         plan.offers.append(
             Offer(transfer_id, request.request_id, request.num_prompt_tokens, compat.prompt_digest(request))
         )
+        return True
 
     def plan_step(self, output: SchedulerOutput, plan: StepPlan) -> None:
         """Note which tokens of which tracked request this step computes, and which requests lost their blocks."""

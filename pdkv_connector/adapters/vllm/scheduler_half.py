@@ -10,9 +10,14 @@ from pdkv_connector.adapters.vllm import compat
 from pdkv_connector.adapters.vllm.consumer_scheduler import ConsumerScheduler
 from pdkv_connector.adapters.vllm.params import Broken, Consume, Probe, Produce, announcement, parse
 from pdkv_connector.adapters.vllm.producer_scheduler import ProducerScheduler
-from pdkv_connector.adapters.vllm.step_plan import RankDigests, RankEndpoint, StepPlan
+from pdkv_connector.adapters.vllm.stats import PDKVStats
+from pdkv_connector.adapters.vllm.stats_report import SchedulerReport
+from pdkv_connector.adapters.vllm.step_plan import RankEndpoint, RankReport, StepPlan
 from pdkv_connector.adapters.vllm.waiting_queue import WaitingQueue
 from pdkv_connector.config import Config
+from pdkv_connector.rare_log import RareLog
+from pdkv_connector.telemetry.metrics import series
+from pdkv_connector.telemetry.tally import Tally
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -44,7 +49,9 @@ class SchedulerHalf:
         self._tp_size, self._pp_size = parallel.tensor_parallel_size, parallel.pipeline_parallel_size
         self._announced: dict[str, Any] = {}
         self._plan = StepPlan()
-        self._num_idle_requests = 0
+        self._tally, self._report = Tally(), SchedulerReport()
+        self._on_loss = "recomputes" if transfer.kv_load_failure_policy == "recompute" else "failed_requests"
+        self._wrong_roles, self._idle_requests, self._broken = RareLog(logger), RareLog(logger), RareLog(logger)
 
     def bind(self, manager: KVCacheManager) -> None:
         """The cache manager exists now."""
@@ -60,34 +67,38 @@ class SchedulerHalf:
         self._waiting.add(request)
         intent = parse(request.kv_transfer_params)
         if isinstance(intent, Produce):
-            if self._is_producer:
-                self._producer.add(request, intent, self._plan)
-            else:
+            if not self._is_producer:
                 self._warn_role(request, "do_remote_decode", "kv_producer")
+            elif not self._producer.add(request, intent, self._plan):
+                self._count_idle("repeated_id")
         elif isinstance(intent, Consume | Broken) and self._is_consumer:
             self._consumer.add(request, intent)
         elif isinstance(intent, Consume):
             self._warn_role(request, "do_remote_prefill", "kv_consumer")
         elif isinstance(intent, Broken):
-            logger.error("request %s: %s: no KV is offered", request.request_id, intent.reason)
+            self._count_idle("bad_params")
+            self._broken.error("request %s: %s: no KV is offered", request.request_id, intent.reason)
         elif intent is None and self._is_consumer and not self._is_producer:
             self._warn_decode_only(request)
 
     def _warn_role(self, request: Request, key: str, role: str) -> None:
-        logger.error(
+        self._count_idle("wrong_role")
+        self._wrong_roles.error(
             "request %s asks for %s but this engine is not a %s: no KV moves. Set kv_role to %s or kv_both",
             request.request_id, key, role, role,
         )  # fmt: skip
 
     def _warn_decode_only(self, request: Request) -> None:
-        """Serving without transfer is legal but seldom meant: say so at the 1st, 10th, 100th ... request."""
-        self._num_idle_requests += 1
-        if str(self._num_idle_requests).strip("0") == "1":
-            logger.warning(
-                "request %s has no kv_transfer_params: this decode engine prefills it itself (%d such so far). "
-                "Is the router set up for P/D?",
-                request.request_id, self._num_idle_requests,
-            )  # fmt: skip
+        """Serving without transfer is legal but seldom meant: say so now and then."""
+        self._count_idle("no_params")
+        self._idle_requests.warning(
+            "request %s has no kv_transfer_params: this decode engine prefills it itself. "
+            "Is the router set up for P/D?",
+            request.request_id,
+        )
+
+    def _count_idle(self, cause: str) -> None:
+        self._tally.count(series("requests_without_transfer", cause))
 
     def num_new_matched_tokens(self, request: Request, num_computed: int) -> tuple[int | None, bool]:
         """See KVConnectorBase_V1.get_num_new_matched_tokens."""
@@ -120,10 +131,16 @@ class SchedulerHalf:
 
     def update(self, output: KVConnectorOutput) -> None:
         """The workers reported finished sends and receives."""
-        if isinstance(output.kv_connector_worker_meta, RankDigests):
-            self._consumer.digested(output.kv_connector_worker_meta)
-        self._consumer.received(set(output.finished_recving or ()), output.failed_recving)
+        if isinstance(output.kv_connector_worker_meta, RankReport):
+            self._consumer.heard(output.kv_connector_worker_meta)
+        for cause in self._consumer.received(set(output.finished_recving or ()), output.failed_recving):
+            self._tally.count(series(self._on_loss, cause))
         self._producer.released(set(output.finished_sending or ()))
+
+    def take_stats(self) -> PDKVStats | None:
+        """What changed since the last call."""
+        gauges = {"leases": self._producer.num_leases, "reserved_tokens": self._consumer.reserved_tokens}
+        return self._report.take(self._tally, gauges)
 
     @property
     def has_news(self) -> bool:

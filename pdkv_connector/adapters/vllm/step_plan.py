@@ -85,18 +85,19 @@ class StepPlan(KVConnectorMetadata):
 
 
 @dataclass
-class RankDigests(KVConnectorWorkerMetadata):
-    """By request: digests of received KV per layer, here and at the producer, of all ranks so far."""
+class RankReport(KVConnectorWorkerMetadata):
+    """By request, of all ranks so far: digests of received KV per layer, here and at the producer; why KV is lost."""
 
-    by_request: dict[str, tuple[tuple[str, ...], tuple[str, ...]]]
+    digests: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = field(default_factory=dict)
+    losses: dict[str, str] = field(default_factory=dict)
 
-    def aggregate(self, other: KVConnectorWorkerMetadata) -> RankDigests:
-        assert isinstance(other, RankDigests)
-        merged = dict(self.by_request)
-        for request_id, (local, remote) in other.by_request.items():
+    def aggregate(self, other: KVConnectorWorkerMetadata) -> RankReport:
+        assert isinstance(other, RankReport)
+        merged = dict(self.digests)
+        for request_id, (local, remote) in other.digests.items():
             ours, theirs = merged.get(request_id, ((), ()))
             merged[request_id] = (ours + local, theirs + remote)
-        return RankDigests(merged)
+        return RankReport(merged, other.losses | self.losses)
 
 
 @dataclass

@@ -11,12 +11,13 @@ import torch
 
 from pdkv_connector.adapters.vllm import compat
 from pdkv_connector.adapters.vllm.kv_memory import describe, facts_of, groups_of
-from pdkv_connector.adapters.vllm.step_plan import RankDigests, RankEndpoint, Receive, SendStep, StepPlan
+from pdkv_connector.adapters.vllm.step_plan import RankEndpoint, RankReport, Receive, SendStep, StepPlan
 from pdkv_connector.config import Config
 from pdkv_connector.errors import EngineError
 from pdkv_connector.runtime.hands import Event
 from pdkv_connector.runtime.runtime import Runtime
 from pdkv_connector.session import events as ev
+from pdkv_connector.telemetry.causes import cause_of
 from pdkv_connector.types import Span, TransferId
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ class WorkerHalf:
         self._sent: dict[TransferId, str] = {}
         self._received: dict[TransferId, str] = {}
         self._refused: set[str] = set()
-        self._digests: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {}
+        self._report = RankReport()
         self._digesting: dict[TransferId, str] = {}
 
     def register(self, kv_caches: dict[str, torch.Tensor]) -> None:
@@ -181,11 +182,14 @@ class WorkerHalf:
         if self._refused:
             found.finished_recving |= self._refused
             found.failed_recving |= self._refused
+            self._report.losses |= dict.fromkeys(self._refused, "bad_params")
             self._refused = set()
         outcome = self._runtime.take() if self._runtime else None
         if outcome is None:
             return found
         found.finished_sending |= _taken(self._sent, outcome.released)
+        reasons = {self._received[name]: why for name, why in outcome.failed.items() if name in self._received}
+        self._report.losses |= {request_id: cause_of(reason) for request_id, reason in reasons.items()}
         failed = _taken(self._received, set(outcome.failed))
         found.finished_recving |= failed | _taken(self._received, outcome.delivered)
         found.failed_recving |= failed
@@ -193,15 +197,15 @@ class WorkerHalf:
             self._digesting.pop(transfer_id, None)
         for transfer_id, digests in outcome.digests.items():
             if request_id := self._digesting.pop(transfer_id, None):
-                self._digests[request_id] = digests
+                self._report.digests[request_id] = digests
         return found
 
-    def take_digests(self) -> RankDigests | None:
-        """Digests that came since the last step, if any."""
-        if not self._digests:
+    def take_report(self) -> RankReport | None:
+        """What has come to be known of requests since the last step, if anything."""
+        if not (self._report.digests or self._report.losses):
             return None
-        found, self._digests = RankDigests(self._digests), {}
-        return found
+        report, self._report = self._report, RankReport()
+        return report
 
     def stop(self) -> None:
         """Close everything; safe to call twice."""

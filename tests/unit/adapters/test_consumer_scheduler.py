@@ -8,7 +8,7 @@ import pytest
 
 from pdkv_connector.adapters.vllm.consumer_scheduler import ConsumerScheduler
 from pdkv_connector.adapters.vllm.params import Broken, Consume
-from pdkv_connector.adapters.vllm.step_plan import RankDigests, StepPlan
+from pdkv_connector.adapters.vllm.step_plan import RankReport, StepPlan
 from pdkv_connector.types import Span
 from tests.unit.adapters.engine_objects import BLOCK_SIZE, blocks, ended, request
 
@@ -161,9 +161,9 @@ def test_digests_come_back_with_the_answer(engine: Engine, asked: bool) -> None:
     made = engine.add("r", intent(digest=asked))
     engine.schedule(made)
     assert [receive.digest for receive in engine.plan.receives] == [asked]
-    one, other = RankDigests({"r": (("a",), ("b",))}), RankDigests({"r": (("c",), ("d",)), "stranger": ((), ())})
+    one, other = RankReport({"r": (("a",), ("b",))}), RankReport({"r": (("c",), ("d",)), "stranger": ((), ())})
     if asked:
-        engine.half.digested(one.aggregate(other))
+        engine.half.heard(one.aggregate(other))
     answer = engine.finish(made)
     digests = {"transfer_id": "t", "digests": ["a", "c"], "prefill_digests": ["b", "d"]}
     assert answer == ({"pdkv": digests} if asked else None)

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from vllm.v1.outputs import KVConnectorOutput
 
+from pdkv_connector import rare_log
 from pdkv_connector.adapters.vllm.scheduler_half import SchedulerHalf
 from pdkv_connector.adapters.vllm.step_plan import RankEndpoint
 from pdkv_connector.errors import ConfigError
@@ -88,19 +89,28 @@ def test_case_c30_a_request_for_the_other_role_is_told(
     engine, made = half(role), request("r", 40, params)
     engine.on_new_request(made)
     assert "no KV moves. Set kv_role to" in caplog.text
+    stats = engine.take_stats()
+    assert stats is not None
+    assert stats.data["added"] == {"requests_without_transfer,wrong_role": 1}
     assert engine.num_new_matched_tokens(made, 0) == (0, False)
     assert engine.request_finished(ended(made, "FINISHED_STOPPED", 40), BLOCKS) == (False, None)
     assert not engine.has_news
 
 
-@pytest.mark.parametrize(("role", "num_warnings"), [("kv_consumer", 2), ("kv_both", 0), ("kv_producer", 0)])
-def test_case_c30_decoding_without_any_transfer_is_told_now_and_then(
-    role: str, num_warnings: int, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(("role", "num_counted"), [("kv_consumer", 12), ("kv_both", 0), ("kv_producer", 0)])
+def test_case_c30_decoding_without_any_transfer_is_counted_and_told_now_and_then(
+    role: str, num_counted: int, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = half(role)
-    for number in range(12):
+    for number in range(11):
         engine.on_new_request(request(f"r{number}"))
-    assert caplog.text.count("Is the router set up for P/D?") == num_warnings
+    monkeypatch.setattr(rare_log, "INTERVAL_S", 0.0)
+    engine.on_new_request(request("r11"))
+    stats = engine.take_stats()
+    assert stats is not None
+    assert stats.data["added"].get("requests_without_transfer,no_params", 0) == num_counted
+    assert caplog.text.count("Is the router set up for P/D?") == (2 if num_counted else 0)
+    assert ("(and 10 more like it since the last line)" in caplog.text) == bool(num_counted)
 
 
 @pytest.mark.parametrize(

@@ -44,11 +44,11 @@ def test_steps_in_results_out(workers: tuple[Worker, Worker], hooks: bool) -> No
     for layer, group in enumerate(GROUP_OF_LAYER):
         tokens = needed_tokens(99, 0, WINDOWS[group])
         assert (consumer.rank.elements(layer, theirs, tokens) == prompt.kv(layer, tokens)).all()
-    wait_until(lambda: bool(consumer.results() and consumer.half._digests), "digests")
-    digests = consumer.half.take_digests()
-    assert digests is not None
-    assert digests.by_request["d"][0] == digests.by_request["d"][1] != ()
-    assert consumer.half.take_digests() is None
+    wait_until(lambda: bool(consumer.results() and consumer.half._report.digests), "digests")
+    report = consumer.half.take_report()
+    assert report is not None
+    assert report.digests["d"][0] == report.digests["d"][1] != ()
+    assert consumer.half.take_report() is None
 
 
 def test_a_layer_is_not_sent_before_its_hook(workers: tuple[Worker, Worker]) -> None:
