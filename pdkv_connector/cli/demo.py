@@ -31,12 +31,16 @@ CHUNK_TOKENS = 512
 
 @dataclass(frozen=True)
 class DemoPlan:
-    """What to run: prompts of about these many tokens, `num_tokens` greedy tokens each, all files under `out_dir`."""
+    """What to run: prompts of about these many tokens, `num_tokens` greedy tokens each, all files under `out_dir`.
+
+    `engines_file` there lists the engines' URLs, for `pdkv top`.
+    """
 
     out_dir: Path
     prompt_tokens: tuple[int, ...] = (600, 2000, 4400)
     num_tokens: int = 24
     model: str = "smollm2"
+    engines_file: str = "engines.txt"
 
 
 def run(plan: DemoPlan, console: Console) -> bool:
@@ -69,6 +73,7 @@ def _start(
     running[1].step_aside()
     for server in running:
         _await(server, console, status)
+    (plan.out_dir / plan.engines_file).write_text("".join(f"{server.url}\n" for server in running))
     running.append(servers.start_proxy([running[0].url], [running[1].url], plan.out_dir))
     _await(running[2], console, status)
     return running[0], running[2]

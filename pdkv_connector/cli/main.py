@@ -24,12 +24,13 @@ keys = typer.Typer(
 )
 app.add_typer(keys, name="keys")
 
+DEMO_DIR, ENGINES_FILE = Path("pdkv-demo"), "engines.txt"
 KeysDir = Annotated[Path, typer.Argument(help="The folder that keys_dir (PDKV_KEYS_DIR) names.")]
 
 
 @app.command()
 def demo(
-    out: Annotated[Path, typer.Option(help="Folder for logs, timelines and the picture.")] = Path("pdkv-demo"),
+    out: Annotated[Path, typer.Option(help="Folder for logs, timelines and the picture.")] = DEMO_DIR,
     model: Annotated[str, typer.Option(help="smollm2, or gemma3 (sliding windows).")] = "smollm2",
     tokens: Annotated[int, typer.Option(min=1, max=512, help="Tokens to generate for each prompt.")] = 24,
     prompt_tokens: Annotated[
@@ -42,7 +43,7 @@ def demo(
     from pdkv_connector.cli.demo import DemoPlan, run
 
     lengths = tuple(prompt_tokens) if prompt_tokens else DemoPlan.prompt_tokens
-    _finish(lambda console: run(DemoPlan(out, lengths, tokens, model), console))
+    _finish(lambda console: run(DemoPlan(out, lengths, tokens, model, ENGINES_FILE), console))
 
 
 @app.command()
@@ -64,6 +65,21 @@ def verify(
     from pdkv_connector.cli.verify import run
 
     _finish(lambda console: run(prefill, decode, tokens, console))
+
+
+@app.command()
+def top(
+    urls: Annotated[
+        list[str] | None, typer.Argument(help="URLs of engines; none: those of a running `pdkv demo`.")
+    ] = None,
+    interval: Annotated[float, typer.Option(min=0.2, max=3600, help="Seconds between looks.")] = 2.0,
+    once: Annotated[bool, typer.Option("--once", help="Print one table and exit; 1 when an engine is down.")] = False,
+) -> None:
+    """Watch running engines: what moves between them, what waits, what went wrong."""
+    _needs("cli", "aiohttp", "prometheus_client")
+    from pdkv_connector.cli.top import run
+
+    _finish(lambda console: run(urls or [], DEMO_DIR / ENGINES_FILE, interval, once, console))
 
 
 @keys.command("create")

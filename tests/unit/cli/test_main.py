@@ -24,7 +24,7 @@ def test_help_imports_neither_an_engine_nor_a_plotter() -> None:
     heavy = "{'torch', 'vllm', 'transformers', 'matplotlib', 'aiohttp', 'numpy', 'nixl'}"
     done = _run(code + f"print(sorted({heavy} & set(sys.modules)))")
     assert done.stdout.strip().splitlines()[-1] == "[]", done.stderr
-    for command in ("demo", "doctor", "verify"):
+    for command in ("demo", "doctor", "verify", "top"):
         assert command in done.stdout
 
 
