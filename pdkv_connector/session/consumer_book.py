@@ -65,8 +65,8 @@ class ConsumerBook:
         """Hand free slots to streaming legs: first one to every leg that has none, then up to the window.
 
         The leg that got one the longest ago comes first. A leg whose producer still queues gets none: its slots would
-        lie idle while others, computed already, wait. A producer holds no more slots than it leaves free: one that
-        stands still, and its slots with it, does not keep the others out.
+        lie idle while others, computed already, wait. Beyond the first, legs and producers hold no more slots than they
+        leave free, and no producer holds the last quarter: one that stands still does not keep the others out.
         """
         if not self.ring.num_free:
             return
@@ -76,10 +76,13 @@ class ConsumerBook:
             held[leg.key.peer] += len(leg.lent)
         for target in (1, self._window_slots):
             for leg in sorted(takers, key=lambda leg: leg.borrowed_at):
-                peer = leg.key.peer
-                while len(leg.lent) < target and held[peer] < self.ring.num_free and leg.borrow(self.ring):
-                    held[peer] += 1
+                while len(leg.lent) < target and self._may_borrow(leg, held) and leg.borrow(self.ring):
+                    held[leg.key.peer] += 1
                     self.owe_ack(leg)
+
+    def _may_borrow(self, leg: ConsumerLeg, held: Counter[PeerId]) -> bool:
+        most = self.ring.num_free if leg.lent else self._num_slots - self._num_slots // 4
+        return held[leg.key.peer] < most
 
     def send_acks(self) -> None:
         """Send the acknowledgements owed. A leg that is over says nothing that could renew its lease."""

@@ -49,6 +49,12 @@ class Leases:
             self._reclaimed_at = now
             self._give_up(max(stale, key=lambda transfer: (not transfer.legs, self._silent_s(transfer, now))), now)
 
+    def end_all(self, reason: str) -> None:
+        """Consumers have given this process up meanwhile: what they had said before must not start a write now."""
+        for transfer in list(self._book.transfers.values()):
+            for leg in list(transfer.legs.values()):
+                self._book.abort_leg(transfer, leg, reason)
+
     @staticmethod
     def _silent_s(transfer: ProducerTransfer, now: float) -> float:
         return now - max((leg.heard_at for leg in transfer.legs.values()), default=transfer.touched_at)

@@ -50,7 +50,8 @@ class ProducerSession:
     def handle(self, event: ev.ProducerEvent, now: float) -> list[Action]:
         """Take one event; returns what the runtime must do, in order."""
         if now - self._ticked_at > self.book.timing.peer_timeout_s:
-            self._stood_still(now)
+            self._ticked_at = now
+            self.leases.end_all("the producer stood still for too long")
         _EVENTS[type(event)](self, event, now)
         return self._flush(now)
 
@@ -61,13 +62,6 @@ class ProducerSession:
             self.leases.expire(transfer, now)
         self.desk.forget_silent(now)
         return self._flush(now)
-
-    def _stood_still(self, now: float) -> None:
-        """Consumers have given this process up meanwhile: what they had said before must not start a write now."""
-        self._ticked_at = now
-        for transfer in list(self.transfers.values()):
-            for leg in list(transfer.legs.values()):
-                self.book.abort_leg(transfer, leg, "the producer stood still for too long")
 
     def _flush(self, now: float) -> list[Action]:
         self.book.pump(now)

@@ -9,7 +9,7 @@ from unittest import mock
 
 import pytest
 
-from tests.simulator.mutants import Mutant
+from tests.simulator.mutant import Mutant
 from tests.unit.runtime import rank
 
 PATIENCE_S = 1.0

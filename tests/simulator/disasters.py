@@ -8,7 +8,9 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from pdkv_connector.session import events as ev
+from pdkv_connector.types import Span
 from tests.simulator.scenario import TIMING, Crash, Partition, Scenario, Stop, Weather
+from tests.simulator.script import Step
 
 if TYPE_CHECKING:
     from tests.simulator.world import World
@@ -62,15 +64,17 @@ def draw_stops(rng: Random, scene: Scenario) -> tuple[Stop, ...]:
 
 
 def draw_stall(rng: Random, scene: Scenario) -> Scenario:
-    """Decode engine 0 stops, can no longer be reached, or crawls; with a lease that outlasts everybody's patience."""
+    """Decode engine 0 stops, can no longer be reached, or crawls, or a prefill does; leases outlast all patience."""
     ranks = [name for name in consumer_names(scene) if name.startswith("D0.")]
-    at, how = rng.uniform(0.0, 2.5), rng.choice(("stop", "crawl", "<>", "<", ">"))
+    at, how = rng.uniform(0.0, 2.5), rng.choice(("stop", "crawl", "<>", "<", ">", "prefill"))
     scene = replace(
         scene,
-        stalled=0,
+        stalled=0 if how != "prefill" else None,
         weather=Weather(duplicate=scene.weather.duplicate),
         producer_timing=replace(TIMING, lease_s=STALL_LEASE_S),
     )
+    if how == "prefill":
+        return _slow_first(scene)
     if how == "crawl":
         return replace(scene, decode=(replace(scene.decode[0], work_factor=20.0), *scene.decode[1:]))
     if how == "stop":
@@ -79,6 +83,25 @@ def draw_stall(rng: Random, scene: Scenario) -> Scenario:
         Partition(at, at + STALL_S, producer, name, how, False) for name in ranks for producer in producer_names(scene)
     )
     return replace(scene, partitions=tuple(cuts))
+
+
+def _slow_first(scene: Scenario) -> Scenario:
+    """The first prefill stands still after its first token, and all requests are of one decode engine."""
+    first, *rest = scene.requests
+    script = (
+        Step(0.0, "offer"),
+        Step(0.0, "compute", Span(0, 1)),
+        Step(STALL_S / 3, "compute", Span(1, first.num_tokens)),
+        Step(0.0, "finish"),
+    )
+    first = replace(first, script=script, sequential=False, wanted_at=0.0, hit=0)
+    enough = 2 if scene.producers == 1 else 8
+    return replace(
+        scene,
+        requests=tuple(replace(plan, d=0) for plan in (first, *rest)),
+        decode=(replace(scene.decode[0], num_blocks=sum(plan.num_blocks for plan in scene.requests)),),
+        num_ring_slots=max(scene.num_ring_slots, enough),
+    )
 
 
 class Disasters:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tests.simulator.process import Process
-from tests.simulator.scenario import Scenario
 from tests.simulator.violation import require
 
-IDLE = 60
+if TYPE_CHECKING:
+    from tests.simulator.world import World
+
+IDLE = 40
 PER_PEER = 70
-PER_TOMBSTONE = 1
+PER_TOMBSTONE = 2
 PER_LEG = 40
 PER_TOKEN_LAYER = 4
+"""A span set of tokens has at most a range for every second token; a leg has four of them for each layer."""
 _ATOMS = (int, float, str, bytes, bool, type(None))
 
 
@@ -46,16 +49,18 @@ def num_kept(session: Any) -> int:
     return total
 
 
-def check_footprint(rank: Process, scenario: Scenario) -> None:
+def check_footprint(rank: Process, world: World) -> None:
     """A session with nothing under way keeps its rings, its peers and its tombstones."""
-    book = rank.session.book
+    scenario, book = world.scenario, rank.session.book
+    num_peers = world.num_peers(rank)
+    require(len(book.peers) <= num_peers, "memory", f"{rank.name} knows {list(book.peers)}, there are {num_peers}")
     legs = sum(len(transfer.legs) + 1 for transfer in book.transfers.values())
     tokens = max((plan.num_tokens for plan in scenario.requests), default=0) * len(scenario.windows)
     bound = (
         IDLE
         + 4 * max(scenario.num_ring_slots, scenario.num_send_slots)
-        + PER_PEER * len(book.peers)
-        + 2 * PER_TOMBSTONE * len(scenario.requests)
+        + PER_PEER * num_peers
+        + PER_TOMBSTONE * len(scenario.requests)
         + legs * (PER_LEG + 6 * scenario.num_ring_slots + PER_TOKEN_LAYER * tokens)
     )
     kept = num_kept(rank.session)

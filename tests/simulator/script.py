@@ -25,7 +25,7 @@ def _chunks(rng: Random, num_tokens: int, slow: bool) -> list[Step]:
     while start < num_tokens:
         stop = min(num_tokens, start + rng.choice((num_tokens, rng.randint(1, 12))))
         delay_s = rng.choice((0.01, rng.uniform(0.0, 0.3)))
-        steps.append(Step(8.0 if slow and steps else delay_s, "compute", Span(start, stop)))
+        steps.append(Step(12.0 if slow and steps else delay_s, "compute", Span(start, stop)))
         slow, start = slow and not steps[1:], stop
     return steps
 

@@ -6,7 +6,8 @@ import os
 
 import pytest
 
-from tests.simulator.mutants import MUTANTS, Mutant
+from tests.simulator.mutant import Mutant
+from tests.simulator.mutants import MUTANTS
 from tests.simulator.simulate import failures, play
 
 NUM_SCHEDULES = int(os.environ.get("PDKV_TEST_SCHEDULES", "20000"))

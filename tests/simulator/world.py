@@ -73,6 +73,13 @@ class World:
         producers: list[Process] = [rank for engine in self.prefill for rank in engine.ranks]
         return producers + [rank for engine in self.decode for rank in engine.ranks]
 
+    def num_peers(self, rank: Process) -> int:
+        """How many peers a rank can have met: producers have one address, consumers may come under a new one."""
+        scenario = self.scenario
+        if rank.name[0] == "D":
+            return len(scenario.prefill) * scenario.producers
+        return len(scenario.decode) * scenario.d_tp if scenario.stable_peer_ids else len(self.decode_processes)
+
     def note(self, line: str) -> None:
         if self.trace:
             self.trace(f"{self.loop.now:9.4f} {line}")
