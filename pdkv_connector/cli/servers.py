@@ -98,14 +98,14 @@ class Server:
             log.seek(max(0, self.log_path.stat().st_size - TAIL_BYTES))
             return "\n".join(log.read().decode("utf-8", "replace").splitlines()[-num_lines:])
 
-    def step_aside(self) -> None:
-        """Let other servers' threads go first; call it right after the start, since threads inherit it.
+    def step_aside(self, niceness: int = NICENESS) -> None:
+        """Let other servers' threads go first; threads that are started later inherit it.
 
         Where the kernel groups tasks by session, niceness counts inside a group only and the group has one of its own.
         """
-        os.setpriority(os.PRIO_PGRP, self.pid, NICENESS)
+        os.setpriority(os.PRIO_PGRP, self.pid, niceness)
         with contextlib.suppress(OSError):
-            Path(f"/proc/{self.pid}/autogroup").write_text(str(NICENESS))
+            Path(f"/proc/{self.pid}/autogroup").write_text(str(niceness))
 
     def kill(self) -> None:
         """End the process and its children at once, as a crash of their machine would (SIGKILL)."""

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 
 from tests.soak import journal
-from tests.soak.pair import READY_LIMIT_S, Side
+from tests.soak.pair import Side
 from tests.soak.verdict import Outage
 
 POLL_S = 0.1
@@ -21,7 +21,7 @@ async def kill_and_restart(side: Side, note: Callable[[Outage], object]) -> None
     outage = Outage(side.role, time.time())
     note(outage)
     life = side.start()  # In this thread: the server ends with the thread that started it.
-    await asyncio.to_thread(life.server.wait_ready, READY_LIMIT_S)
+    await asyncio.to_thread(side.wait_ready)
     outage = dataclasses.replace(outage, healthy_at=time.time())
     note(outage)
     deadline = time.monotonic() + RECOVERY_LIMIT_S

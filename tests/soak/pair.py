@@ -14,6 +14,7 @@ from tests.engines.rig import sabotage
 ROLES = {"prefill": "kv_producer", "decode": "kv_consumer"}
 READY_LIMIT_S = 600.0
 CHUNK_TOKENS = 512
+NICENESS = 5
 MODEL = "smollm2"
 CONNECTOR = {"kv_connector": "PDKVConnector", "kv_load_failure_policy": "recompute"}
 
@@ -54,13 +55,20 @@ class Side:
         return self.lives[-1]
 
     def start(self) -> Life:
-        """Start the next life; does not wait until it is ready."""
+        """Start the next life; `wait_ready` waits for it."""
         name = f"{self.role}-{len(self.lives) + 1}"
         timeline = self.folder / f"{name}.timeline.jsonl"
         timeline.unlink(missing_ok=True)
         server = servers.start_engine(self._spec(name, timeline), self.folder, self.port)
         self.lives.append(Life(name, server, timeline))
         return self.life
+
+    def wait_ready(self) -> None:
+        """Wait until the latest life serves."""
+        self.life.server.wait_ready(READY_LIMIT_S)
+        if self.role == "decode":
+            # vLLM spins while it waits for KV: on two cores it would slow down the prefill it waits for.
+            self.life.server.step_aside(NICENESS)
 
     def _spec(self, name: str, timeline: Path) -> EngineSpec:
         extra = {**self.settings, "timeline_path": str(timeline)}
@@ -95,7 +103,7 @@ class Pair:
         for side in self.sides:
             side.start()
         for side in self.sides:
-            side.life.server.wait_ready(READY_LIMIT_S)
+            side.wait_ready()
         for order in ("concurrent", "sequential"):
             folder = self.prefill.folder / order
             proxy = servers.start_proxy([self.prefill.url], [self.decode.url], folder, sequential=order == "sequential")
