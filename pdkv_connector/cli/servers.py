@@ -77,6 +77,11 @@ class Server:
     def pid(self) -> int:
         return self._process.pid
 
+    @property
+    def is_running(self) -> bool:
+        """True until the first process has ended."""
+        return self._process.poll() is None
+
     def wait_ready(self, limit_s: float, waiting: Callable[[], object] = lambda: None) -> float:
         """Return the seconds it took until /health answered 200; `waiting` is called now and then.
 

@@ -32,6 +32,7 @@ from pdkv_connector.session.timing import Timing
 from pdkv_connector.telemetry.ledger import Ledger
 from pdkv_connector.telemetry.stats import Stats
 from pdkv_connector.telemetry.timeline_writer import TimelineWriter
+from pdkv_connector.transport.base import Transport
 from pdkv_connector.transport.control import ControlPlane
 from pdkv_connector.transport.control_keys import load_keys
 from pdkv_connector.transport.registry import open_transport
@@ -78,7 +79,7 @@ class Runtime:
         with ExitStack() as opened:
             self._control = ControlPlane(self.instance, config.control_host, port, load_keys(config.keys_dir))
             opened.callback(self._control.close)
-            self._transport = open_transport(config.transport, *_transport_options(config))
+            self._transport = _open_transport(config)
             opened.callback(self._transport.close)
             self._loop = self._assemble(config, engine_id, facts, device)
             opened.pop_all()
@@ -172,5 +173,7 @@ def _check_codec(config: Config, facts: Facts) -> None:
         )
 
 
-def _transport_options(config: Config) -> tuple[str, dict[str, str]]:
-    return (config.nixl_backend, dict(config.nixl_params)) if config.transport == "nixl" else ("", {})
+def _open_transport(config: Config) -> Transport:
+    """Every write has ended `peer_timeout_s` after its lease: `Timing.quarantine_s` counts on it."""
+    options = (config.nixl_backend, dict(config.nixl_params)) if config.transport == "nixl" else ("", {})
+    return open_transport(config.transport, *options, write_limit_s=config.peer_timeout_s / 2)

@@ -1,7 +1,7 @@
 """The engine process: `python -m tests.engines.rig.child`, JSON lines on stdin and stdout.
 
-First line in: the engine arguments and the core. Then commands `{"call": n, "do": name, ...}`; each is answered by
-`{"event": "reply", "call": n, "value": ...}`. Requests that end are reported as `{"event": "finished", ...}`.
+First line in: environment, log, engine arguments and core. Then commands `{"call": n, "do": name, ...}`; each is
+answered by `{"event": "reply", "call": n, "value": ...}`. What ends is reported as `{"event": "finished", ...}`.
 The process ends with its standard input, whatever the engine does at that moment.
 """
 
@@ -20,7 +20,7 @@ from contextlib import suppress
 from typing import Any, TextIO
 
 from tests.engines.rig import sabotage
-from tests.engines.rig.engine import InProcessEngine
+from tests.engines.rig.engine import InProcessEngine, vllm_metrics
 from tests.engines.rig.threads import settle
 
 Command = dict[str, Any]
@@ -71,6 +71,7 @@ class Child:
             "abort": self._abort,
             "counters": lambda _: engine.counters(),
             "steps": lambda _: engine.steps(),
+            "metrics": lambda _: vllm_metrics(),
             "reset_prefix_cache": lambda _: engine.reset_prefix_cache(),
             "preempt": lambda _: engine.preempt(),
             "stop": self._stop,
@@ -103,10 +104,17 @@ class Child:
 
 
 def take_pipes() -> Channel:
-    """Keep the pipes for the protocol and send everything the engine prints to standard error (the log)."""
+    """Keep the pipes for the protocol and send everything else that is printed to standard error."""
     sink = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     return Channel(sys.stdin, sink)
+
+
+def print_to(log_path: str) -> None:
+    """Send everything that is printed from now on to a log."""
+    with open(log_path, "ab") as log:
+        os.dup2(log.fileno(), 1)
+        os.dup2(log.fileno(), 2)
 
 
 def die_with_parent() -> None:
@@ -118,7 +126,14 @@ def main() -> None:
     """Start the engine, serve, stop; a crash of the engine is reported with its traceback."""
     die_with_parent()
     channel = take_pipes()
-    start = json.loads(sys.stdin.readline())
+    import vllm  # noqa: F401 - half of a start, done before anybody needs the engine
+
+    line = sys.stdin.readline()
+    if not line:
+        return
+    start = json.loads(line)
+    print_to(start["log"])
+    os.environ.update(start["env"])
     os.sched_setaffinity(0, {start["core"]})
     channel.start()
     try:

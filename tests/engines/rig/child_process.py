@@ -1,8 +1,9 @@
-"""ChildProcess: one engine process with its pipe and its log."""
+"""ChildProcess: one engine process with its pipe and its log; Spares: one that has imported the engine in advance."""
 
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -11,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any
 
-from tests.engines.rig.spec import EngineSpec
+from tests.engines.rig.spec import COMMON, EngineSpec
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 LOG_TAIL_CHARS = 3000
@@ -29,11 +30,15 @@ class ChildProcess:
     `take` gets every message, in a thread of its own, and None once when the process has closed its end.
     """
 
-    def __init__(self, spec: EngineSpec, log_path: Path, take: Callable[[Message | None], None]) -> None:
+    def __init__(
+        self, spec: EngineSpec, log_path: Path, take: Callable[[Message | None], None], spares: Spares | None = None
+    ) -> None:
         self.log_path = log_path
         self._name = spec.name
         self._take = take
-        self._process = _spawn(spec, log_path)
+        self._process = spares.take(log_path) if spares and not spec.netns else _spawn(log_path, spec.netns)
+        env = spec.environment()
+        self.send({"log": str(log_path), "env": env, "engine_args": spec.engine_args(), "core": spec.core})
         threading.Thread(target=self._listen, name=f"engine-{spec.name}", daemon=True).start()
 
     @property
@@ -99,10 +104,30 @@ def _pipe(pipe: IO[str] | None) -> IO[str]:
     return pipe
 
 
-def _spawn(spec: EngineSpec, log_path: Path) -> subprocess.Popen[str]:
+class Spares:
+    """One process in advance: it has imported the engine, and becomes whichever is needed next."""
+
+    def __init__(self) -> None:
+        self._spare: subprocess.Popen[str] | None = None
+
+    def take(self, log_path: Path) -> subprocess.Popen[str]:
+        """A process to start an engine in; the next one begins to get ready."""
+        taken = self._spare or _spawn(log_path)
+        self._spare = _spawn(log_path.with_name("spare.log"))
+        return taken
+
+    def end(self) -> None:
+        """End the one that nobody took."""
+        if self._spare is not None:
+            self._spare.kill()
+            self._spare.wait()
+            self._spare = None
+
+
+def _spawn(log_path: Path, netns: str = "") -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "tests.engines.rig.child"]
-    if spec.netns:
-        command = ["ip", "netns", "exec", spec.netns, *command]
+    if netns:
+        command = ["ip", "netns", "exec", netns, *command]
     with log_path.open("w") as log:
         return subprocess.Popen(
             command,
@@ -111,5 +136,5 @@ def _spawn(spec: EngineSpec, log_path: Path) -> subprocess.Popen[str]:
             stderr=log,
             text=True,
             cwd=REPOSITORY,
-            env=spec.environment(),
+            env={**os.environ, **COMMON},
         )

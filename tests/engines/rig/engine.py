@@ -142,3 +142,14 @@ class InProcessEngine:
     def shutdown(self) -> None:
         """Stop the engine core and its connector."""
         self._engine.engine_core.shutdown()
+
+
+def vllm_metrics() -> dict[str, float]:
+    """vLLM's own gauges and counters by name, summed over labels; the engine's statistics must be on."""
+    from vllm.v1.metrics.reader import get_metrics_snapshot
+
+    sums: dict[str, float] = {}
+    for metric in get_metrics_snapshot():
+        if hasattr(metric, "value"):
+            sums[metric.name] = sums.get(metric.name, 0.0) + float(metric.value)
+    return sums

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.engines.rig.child_process import ChildProcess, Message
+from tests.engines.rig.child_process import ChildProcess, Message, Spares
 from tests.engines.rig.spec import EngineSpec
 
 START_S = 180.0
@@ -37,7 +37,7 @@ class Finished:
 class EngineProcess:
     """One engine in its own `process`. Start returns at once; requests wait until the engine is ready."""
 
-    def __init__(self, spec: EngineSpec, log_path: Path) -> None:
+    def __init__(self, spec: EngineSpec, log_path: Path, spares: Spares | None = None) -> None:
         self.spec = spec
         self.facts: dict[str, Any] = {}
         self._ids = itertools.count()
@@ -45,8 +45,7 @@ class EngineProcess:
         self._finished: dict[str, Finished] = {}
         self._status = "starting"
         self._changed = threading.Condition()
-        self.process = ChildProcess(spec, log_path, self._take)
-        self.process.send({"engine_args": spec.engine_args(), "core": spec.core})
+        self.process = ChildProcess(spec, log_path, self._take, spares)
 
     def _take(self, message: Message | None) -> None:
         with self._changed:
@@ -113,6 +112,10 @@ class EngineProcess:
     def num_requests(self) -> int:
         """Requests the scheduler holds, also those finished whose blocks a transfer still needs."""
         return int(self.call("counters")["num_requests"])
+
+    def metrics(self) -> dict[str, float]:
+        """vLLM's own metrics; the engine must have been started with its statistics on."""
+        return dict(self.call("metrics"))
 
     def reset_prefix_cache(self, timeout_s: float = 30.0) -> None:
         """Forget cached prefixes, once no request holds a block any more."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -10,9 +9,27 @@ from typing import Any
 KV_CACHE_GIB = 1
 
 
+COMMON = {
+    # Two engines on two cores need single-threaded, sleeping OpenMP.
+    "OMP_NUM_THREADS": "1",
+    "OMP_WAIT_POLICY": "PASSIVE",
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+    "VLLM_CPU_KVCACHE_SPACE": str(KV_CACHE_GIB),
+    "VLLM_NO_USAGE_STATS": "1",
+    "HF_HUB_OFFLINE": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+    # Without it engines on one machine talk through shared memory, past any link between them.
+    "UCX_TLS": "tcp",
+}
+"""Environment of every engine process; some of it is read when the engine is imported."""
+
+
 @dataclass(frozen=True)
 class EngineSpec:
-    """One engine. `core` is the only CPU core its threads may use; `netns` a network namespace, empty for none."""
+    """One engine. `core` is the only CPU core its threads may use; `netns` a network namespace, empty for none.
+
+    `args` are arguments of `vllm.LLM` on top of what all engines have.
+    """
 
     name: str
     model: Path
@@ -23,6 +40,7 @@ class EngineSpec:
     core: int = 0
     netns: str = ""
     env: dict[str, str] = field(default_factory=dict)
+    args: dict[str, Any] = field(default_factory=dict)
 
     def engine_args(self) -> dict[str, Any]:
         """Arguments of `vllm.LLM`."""
@@ -39,20 +57,8 @@ class EngineSpec:
         if self.kv_transfer_config is not None:
             # A hybrid model keeps its KV groups only when told to: with a connector vLLM turns them off by default.
             args |= {"kv_transfer_config": self.kv_transfer_config, "disable_hybrid_kv_cache_manager": False}
-        return args
+        return {**args, **self.args}
 
     def environment(self) -> dict[str, str]:
-        """Environment of the process: two engines on two cores need single-threaded, sleeping OpenMP."""
-        settings = {
-            "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-            "VLLM_CPU_OMP_THREADS_BIND": str(self.core),
-            "VLLM_CPU_KVCACHE_SPACE": str(KV_CACHE_GIB),
-            "VLLM_NO_USAGE_STATS": "1",
-            "OMP_NUM_THREADS": "1",
-            "OMP_WAIT_POLICY": "PASSIVE",
-            "HF_HUB_OFFLINE": "1",
-            "TOKENIZERS_PARALLELISM": "false",
-            # Without it engines on one machine talk through shared memory, past any link between them.
-            "UCX_TLS": "tcp",
-        }
-        return {**os.environ, **settings, **self.env}
+        """Variables of this engine, on top of those that are common to all."""
+        return {"VLLM_CPU_OMP_THREADS_BIND": str(self.core), **self.env}

@@ -50,6 +50,7 @@ class Testbed:
         policy: str = "recompute",
         extra: dict[str, Any] | None = None,
         env: dict[str, str] | None = None,
+        args: dict[str, Any] | None = None,
     ) -> EngineSpec:
         """An engine of `role` "producer" or "consumer"; `label` tells variants apart."""
         name = "-".join(filter(None, (self.dialect.name, role, model, dtype, label)))
@@ -62,6 +63,7 @@ class Testbed:
             max_num_batched_tokens=CHUNK_TOKENS,
             core=0 if role == "producer" else 1,
             env={**self.dialect.env(HOST), **(env or {})},
+            args=args or {},
         )
 
     def _timeline_path(self, name: str) -> Path:

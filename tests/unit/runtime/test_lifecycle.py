@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import threading
+from unittest import mock
 
 import pytest
 
 from pdkv_connector.config import Config
 from pdkv_connector.errors import HandshakeRefused, TransportError
+from pdkv_connector.runtime import runtime as runtime_module
 from pdkv_connector.runtime.runtime import Runtime
 from pdkv_connector.session.messages import Facts, LayerFact
+from pdkv_connector.transport.registry import open_transport
 from tests.unit.runtime.prompts import GROUP_OF_LAYER, NUM_HEADS, NUM_LAYERS, Prompt
 from tests.unit.runtime.rank import EVERY_HEAD, SETTINGS, Rank, toy_facts
 from tests.unit.runtime.roles import Decode, Prefill
@@ -91,3 +94,12 @@ def test_a_failed_start_leaves_nothing_open(decode: Decode) -> None:
     again = build(decode.rank, control_port=port)
     again.stop()
     assert caught.tb is not None, "kept until here, and with it what a collector would have closed"
+
+
+@pytest.mark.parametrize("peer_timeout_s", [4.0, 30.0])
+def test_writes_end_before_the_quarantine_does(decode: Decode, peer_timeout_s: float) -> None:
+    """A write begun at the end of a lease may take twice its limit; its slot rests that much longer than the lease."""
+    with mock.patch.object(runtime_module, "open_transport", wraps=open_transport) as opened:
+        runtime = build(decode.rank, transport="loopback", peer_timeout_s=peer_timeout_s)
+    runtime.stop()
+    assert 2 * opened.call_args.kwargs["write_limit_s"] <= peer_timeout_s
