@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-DELIVERED = "delivered"
+DELIVERED, CANCELLED = "delivered", "cancelled"
 OTHER = "other"
 
 _CAUSES = (
-    ("decode request ended", "cancelled"),
+    ("decode request ended", CANCELLED),
     ("withdrawn", "withdrawn"),
     ("prefill request ended", "withdrawn"),
     ("reclaimed", "reclaimed"),
+    ("stood still", "stopped"),
     ("lease expired", "lease_expired"),
     ("prompt differs", "prompt_differs"),
     ("refused the handshake", "incompatible"),

@@ -9,7 +9,7 @@ from pdkv_connector.rare_log import RareLog
 from pdkv_connector.session import actions as act
 from pdkv_connector.session import events as ev
 from pdkv_connector.session import messages as msg
-from pdkv_connector.telemetry.causes import DELIVERED, cause_of
+from pdkv_connector.telemetry.causes import CANCELLED, DELIVERED, cause_of
 from pdkv_connector.telemetry.metrics import series
 from pdkv_connector.telemetry.tally import Tally
 from pdkv_connector.telemetry.transfer_record import CONSUMER, PRODUCER, TransferRecord
@@ -143,4 +143,5 @@ class Ledger:
             self.backlog_bytes = 0
         self.num_ended += 1
         well = outcome in (DELIVERED, NOT_NEEDED)
-        logger.log(logging.INFO if well else logging.WARNING, "%s", record.line(outcome, "" if well else reason, now))
+        usual = well or outcome == CANCELLED  # clients leave as they like
+        logger.log(logging.INFO if usual else logging.WARNING, "%s", record.line(outcome, "" if well else reason, now))

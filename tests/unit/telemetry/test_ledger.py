@@ -161,6 +161,21 @@ def test_reasons_are_sorted_by_their_root(reason: str, cause: str) -> None:
     assert cause_of(reason) == cause
 
 
+@pytest.mark.parametrize(
+    ("reason", "level"),
+    [
+        ("decode request ended as FINISHED_ABORTED", "INFO"),
+        ("delivered", "INFO"),
+        ("producer h:1 did not answer for 10 s", "WARNING"),
+    ],
+)
+def test_a_client_that_leaves_is_nothing_to_warn_of(reason: str, level: str, caplog: pytest.LogCaptureFixture) -> None:
+    ledger = Ledger()
+    with caplog.at_level("INFO"):
+        ledger.did(act.Release("t", reason))
+    assert [record.levelname for record in caplog.records] == [level]
+
+
 def test_no_cause_is_out_of_reach() -> None:
     """Each phrase decides for itself, not one before it that it contains."""
     assert [cause_of(phrase) for phrase, _ in _CAUSES] == [cause for _, cause in _CAUSES]
