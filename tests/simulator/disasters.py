@@ -95,7 +95,7 @@ def _slow_first(scene: Scenario) -> Scenario:
         Step(0.0, "finish"),
     )
     first = replace(first, script=script, sequential=False, wanted_at=0.0, hit=0)
-    enough = 2 if scene.producers == 1 else 8
+    enough = 4 if scene.producers == 1 else 8
     return replace(
         scene,
         requests=tuple(replace(plan, d=0) for plan in (first, *rest)),

@@ -124,7 +124,8 @@ def _scene(rng: Random, kind: Kind) -> Scenario:
     engines = (rng.choice(kind.prefill), rng.choice(kind.decode))
     num_requests = rng.choice(kind.requests)
     num_ring_slots = rng.choice((2, 2, 4) if kind.tight else (2, 3, 8))
-    ample = num_ring_slots >= num_requests * p_tp * p_pp or p_tp * p_pp == 1  # a slow prefill holds slots on each leg
+    slots = num_requests * p_tp * p_pp  # a slow prefill holds some on each leg, and the last is for another producer
+    ample = num_ring_slots > slots or (num_ring_slots >= 4 and p_tp * p_pp == 1)
     slow_prefill = (ample or not calm) and rng.random() < 0.4
     lease_s = rng.choice((TIMING.lease_s, TIMING.lease_s, 1.5 * TIMING.lease_s))
     requests = (_request(rng, index, engines, calm, slow_prefill and not index) for index in range(num_requests))
