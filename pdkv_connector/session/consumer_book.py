@@ -58,8 +58,8 @@ class ConsumerBook:
 
     @property
     def plenty(self) -> bool:
-        """True while slots can be lent ahead of need."""
-        return 2 * self.ring.num_free > self._num_slots
+        """True while slots can be lent ahead of need: one must stay for a transfer whose KV is there, and the last."""
+        return self.ring.num_free > max(2, self._num_slots // 2)
 
     def lend_slots(self) -> None:
         """Hand free slots to streaming legs: first one to every leg that has none, then up to the window.
@@ -71,7 +71,7 @@ class ConsumerBook:
         if not self.ring.num_free:
             return
         takers = [leg for _, leg in self.legs() if leg.streaming and not leg.over and not leg.whole]
-        held = Counter[PeerId]()
+        held: Counter[PeerId] = Counter()
         for _, leg in self.legs():
             held[leg.key.peer] += len(leg.lent)
         for target in (1, self._window_slots):

@@ -38,13 +38,14 @@ class Leases:
         """The engine needs blocks: give up the least promising finished transfer, one at a time.
 
         First those that no consumer asked for, then those whose consumers are silent, the longest silence first. A
-        transfer whose consumer is heard of ends by itself, so it is left alone.
+        transfer whose consumer is heard of ends by itself, so it is left alone, but while nothing moves for a lease at
+        most: the consumer's slots may be lent to others, which wait for these blocks.
         """
         if now - self._reclaimed_at < self._timing.retry_s:
             return
         transfers = self._book.transfers.values()
         idle = [transfer for transfer in transfers if transfer.finished and transfer.machine.can("reclaimed")]
-        stale = [transfer for transfer in idle if self._silent_s(transfer, now) > self._timing.reclaim_s]
+        stale = [transfer for transfer in idle if self._hopeless(transfer, now)]
         if stale:
             self._reclaimed_at = now
             self._give_up(max(stale, key=lambda transfer: (not transfer.legs, self._silent_s(transfer, now))), now)
@@ -59,9 +60,14 @@ class Leases:
     def _silent_s(transfer: ProducerTransfer, now: float) -> float:
         return now - max((leg.heard_at for leg in transfer.legs.values()), default=transfer.touched_at)
 
+    def _hopeless(self, transfer: ProducerTransfer, now: float) -> bool:
+        stuck_s = now - max((leg.moved_at for leg in transfer.legs.values()), default=now)
+        return self._silent_s(transfer, now) > self._timing.reclaim_s or stuck_s > self._timing.lease_s
+
     def _give_up(self, transfer: ProducerTransfer, now: float) -> None:
         silent_s = self._silent_s(transfer, now)
-        transfer.outcome = f"reclaimed: the prefill engine needs blocks, no consumer was heard of for {silent_s:.1f} s"
+        why = f"was heard of for {silent_s:.1f} s" if silent_s > self._timing.reclaim_s else "lent a slot for long"
+        transfer.outcome = f"reclaimed: the prefill engine needs blocks, no consumer {why}"
         transfer.machine.fire("reclaimed")
         for leg in list(transfer.legs.values()):
             self._book.abort_leg(transfer, leg, transfer.outcome)

@@ -100,6 +100,8 @@ class ProducerSession:
             self.book.actions.append(Release(event.transfer_id, self.book.ended.get(event.transfer_id, "unknown")))
             return
         transfer.finished, transfer.touched_at = True, now
+        for leg in transfer.legs.values():
+            leg.moved_at = now
 
     def _on_withdrawn(self, event: ev.Withdrawn, now: float) -> None:
         transfer = self.book.transfers.get(event.transfer_id)

@@ -52,7 +52,7 @@ class ProducerBook:
         """
         if not (self.send_slots and self.turn):
             return
-        held = Counter[str]()
+        held: Counter[str] = Counter()
         for key, leg in self.turn.items():
             held[self._engine_of(key)] += len(leg.outgoing)
         idle = 0

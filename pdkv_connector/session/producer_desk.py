@@ -96,7 +96,8 @@ class ConsumerDesk:
             self.book.refuse(peer, register.transfer_id, register.epoch, RefuseCode.ENDED, transfer.outcome or "served")
             return
         transfer.touched_at = now
-        leg = leg or self._new_leg(transfer, peer, register)
+        if leg is None and (leg := self._new_leg(transfer, peer, register)):
+            leg.moved_at = now
         if leg is not None and not leg.over:
             leg.heard_at = now
             self.book.send(peer, msg.Alive((transfer.standing(register.epoch),)))

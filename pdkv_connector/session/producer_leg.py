@@ -58,6 +58,7 @@ class ProducerLeg:
         self.digests: tuple[str, ...] = ()
         self.failure = ""
         self.heard_at = 0.0
+        self.moved_at = 0.0
         self.outgoing: dict[int, Outgoing] = {}
         self._credits: deque[Credit] = deque()
         self._newest_serial = -1
@@ -101,6 +102,7 @@ class ProducerLeg:
         piece = self.queue.pop(slot_bytes if self._cautious else min(advice.raw_bytes, MAX_EXPANSION * slot_bytes))
         assert piece is not None
         self._cautious = False
+        self.moved_at = now
         self._credits.remove(credit)
         seq = self._spare_seqs.pop() if self._spare_seqs else self._next_seq
         self._next_seq = max(self._next_seq, seq + 1)

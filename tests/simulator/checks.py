@@ -60,9 +60,8 @@ class Checks:
         if world.loop.now - begun > self._patience_s:
             left = {rank.instance: list(rank.session.transfers) for rank in world.ranks}
             raise Violation("d", f"transfers do not end: {left}")
-        if world.rng.random() < 0.03:
-            for rank in world.ranks:
-                check_footprint(rank, self._world)
+        if world.rng.random() < 0.01:
+            self._footprints()
 
     def pressed(self, engine: PrefillEngine) -> None:
         """KV that nobody has asked for gives way soon to a request that waits for blocks."""
@@ -113,6 +112,11 @@ class Checks:
             self._producers(engine)
         for decode in self._world.decode:
             self._consumers(decode)
+        if self._world.rng.random() < 0.3:
+            self._footprints()
+
+    def _footprints(self) -> None:
+        """Looking is dear: some schedules, some moments."""
         for rank in self._world.ranks:
             check_footprint(rank, self._world)
 
@@ -142,6 +146,8 @@ class Checks:
         scenario = self._scenario
         for transfer_id, sought in rank.promised.sought.items():
             require(bool(sought.outcome), "d", f"{transfer_id} on {rank.name} never ended")
+            cycle = scenario.calm and "no progress" in sought.outcome and not self._stalled(rank)
+            require(not cycle, "d", f"{transfer_id} on {rank.name} waited in a circle: {sought.outcome}")
             as_calm = not scenario.calm or scenario.tight or self._stalled(rank) or sought.outcome == "Deliver"
             require(as_calm, "g", f"{transfer_id} on {rank.name} in calm weather: {sought.outcome}")
         book = rank.session.book

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
+
 from pdkv_connector.session import actions as act
 from pdkv_connector.session import events as ev
 from pdkv_connector.session import messages as msg
 from pdkv_connector.session.timing import FORGET_S
 from pdkv_connector.types import Credit, Span
-from tests.unit.session.dialogue import TIMING, Decode, Prefill, of, said
+from tests.unit.session.dialogue import NUM_TOKENS, TIMING, Decode, Prefill, of, said
 
 ENDED = msg.Refuse("t", 1, msg.RefuseCode.ENDED, "ended")
 
@@ -187,13 +189,46 @@ def test_a_request_for_another_engine_fails_alone_while_others_wait_for_the_hand
 
 def test_a_queued_transfer_gets_no_slot_when_they_are_scarce() -> None:
     """Transfers that the producer had not begun held all slots, and what it had computed could not be sent."""
-    decode = Decode(num_slots=2, window_slots=2)
+    decode = Decode(num_slots=3, window_slots=2)
     decode.want("queued")
     (register,) = said(msg.Register, decode.welcome())
     assert len(register.credits) == 1
     (second,) = said(msg.Register, decode.want("queued too"))
     assert not second.credits
-    assert decode.num_free == 1
+    assert decode.num_free == 2
+
+
+def test_a_queued_transfer_does_not_keep_the_only_slot_from_one_that_is_computed() -> None:
+    """It waited for the blocks of the other, and that one for its slot: until both had stalled for minutes."""
+    decode = Decode(num_slots=2, window_slots=2)
+    decode.want("queued")
+    decode.welcome()
+    decode.want()
+    standing = msg.Standing("t", 2, msg.ProducerState.STREAMING, NUM_TOKENS)
+    (ack,) = said(msg.Ack, decode.hear(msg.Alive((standing,))))
+    assert len(ack.credits) == 1
+
+
+def test_a_slow_prefill_does_not_keep_slots_from_others_of_its_engine() -> None:
+    """The first held as many as it left free, so the engine's second transfer got none until the first went on."""
+    decode = Decode(num_slots=4, window_slots=4)
+    decode.want()
+    decode.welcome()
+    decode.alive()
+    assert lent(decode) == [2]
+    decode.want("quick")
+    standing = msg.Standing("quick", 2, msg.ProducerState.STREAMING, NUM_TOKENS)
+    (ack,) = said(msg.Ack, decode.hear(msg.Alive((standing,))))
+    assert len(ack.credits) == 1
+    assert decode.num_free == 1, "the last is for another producer"
+
+
+@pytest.mark.parametrize("clock", [-1e6, 0.0, 1e6])
+def test_silence_is_noticed_whatever_the_clock_shows(clock: float) -> None:
+    decode = Decode()
+    decode.want(now=clock)
+    ticks = [decode.session.tick(clock + 0.1 * step) for step in range(1, round(10 * TIMING.peer_timeout_s) + 10)]
+    assert len([fail for actions in ticks for fail in of(act.Fail, actions)]) == 1
 
 
 def test_a_restart_does_not_free_slots_that_a_late_register_names() -> None:

@@ -48,6 +48,21 @@ def test_the_least_promising_is_reclaimed_first_and_one_at_a_time() -> None:
     assert list(prefill.session.transfers) == ["live"]
 
 
+def test_what_nothing_moves_of_for_a_lease_is_reclaimed_though_its_consumer_is_heard_of() -> None:
+    """Its consumer had no slot for it; those who held them waited for these very blocks."""
+    prefill = Prefill()
+    finished(prefill, "t")
+    prefill.hear(msg.Register("t", 1, NUM_TOKENS, "digest", 1, register().wants, ()))
+    prefill.hear(BEAT, TIMING.lease_s)
+    assert released(press(prefill, TIMING.lease_s)) == [], "not yet"
+    prefill.hear(BEAT, TIMING.lease_s + 0.2)
+    actions = press(prefill, TIMING.lease_s + 0.2)
+    assert released(actions) == ["t"]
+    assert [abort.reason for abort in said(msg.Abort, actions)] == [
+        "reclaimed: the prefill engine needs blocks, no consumer lent a slot for long"
+    ]
+
+
 def test_without_pressure_nothing_is_reclaimed() -> None:
     """Negative control."""
     prefill = Prefill()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from pdkv_connector.session import actions as act
 from pdkv_connector.session import events as ev
 from pdkv_connector.session import messages as msg
 from pdkv_connector.session.timing import FORGET_S
 from pdkv_connector.types import Credit, Span
-from tests.unit.session.dialogue import LEASE_OVER_S, TIMING, Prefill, hello, of, register, said
+from tests.unit.session.dialogue import LEASE_OVER_S, TIMING, Advisor, Prefill, hello, of, register, said
 
 
 def ack(serial: int, missing: tuple[Credit, ...] = ()) -> msg.Ack:
@@ -146,3 +148,45 @@ def test_a_consumer_that_is_gone_leaves_nothing_behind() -> None:
     assert [forget.peer for forget in of(act.Forget, prefill.session.tick(2 * FORGET_S + 11.0))] == ["D"]
     assert (prefill.session.book.peers, prefill.session.book.heard_at) == ({}, {})
     assert [refuse.code for refuse in said(msg.Refuse, prefill.hear(register()))] == [msg.RefuseCode.HELLO_REQUIRED]
+
+
+FOUR = tuple(Credit(slot, slot) for slot in range(4))
+
+
+def test_an_engine_that_stalls_leaves_send_slots_to_others() -> None:
+    """Slabs that nobody acknowledged held every send slot, for all other engines, until the lease was over."""
+    prefill = Prefill(num_slots=4, advisor=Advisor("raw", 8))
+    prefill.hear(msgspec.structs.replace(hello(), engine_id="E"), peer="E")
+    for peer in ("D", "E"):
+        prefill.hear(register(num_consumers=2, credits=FOUR), peer=peer)
+    stalled = [gather.key.leg.peer for gather in of(act.Gather, prefill.compute())]
+    assert sorted(stalled) == ["D", "D", "E"], "half for one, half of the rest for the other"
+
+
+def test_ranks_of_one_engine_share_what_it_may_hold() -> None:
+    prefill = Prefill(num_slots=4, advisor=Advisor("raw", 8))
+    prefill.hear(hello(), peer="D's second rank")
+    for peer in ("D", "D's second rank"):
+        prefill.hear(register(num_consumers=2, credits=FOUR), peer=peer)
+    assert len(of(act.Gather, prefill.compute())) == 2
+
+
+def test_a_producer_that_stood_still_writes_nothing_under_old_credits() -> None:
+    """What it had gathered before was written into slots that its consumer had given to others meanwhile."""
+    prefill = Prefill()
+    prefill.hear(register())
+    (gather,) = of(act.Gather, prefill.compute())
+    prefill.session.tick(0.1)
+    actions = prefill.session.handle(ev.Gathered(gather.key, 32, 7), 0.2 + TIMING.peer_timeout_s)
+    assert not of(act.Write, actions)
+    assert [abort.reason for abort in said(msg.Abort, actions)] == ["the producer stood still for too long"]
+    assert len(said(msg.Closed, actions)) == 1
+
+
+def test_a_short_pause_of_a_producer_ends_nothing() -> None:
+    """Negative control."""
+    prefill = Prefill()
+    prefill.hear(register())
+    (gather,) = of(act.Gather, prefill.compute())
+    prefill.session.tick(0.1)
+    assert prefill.gathered(gather, TIMING.peer_timeout_s)
