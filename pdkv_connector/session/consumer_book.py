@@ -58,8 +58,8 @@ class ConsumerBook:
 
     @property
     def plenty(self) -> bool:
-        """True while slots can be lent ahead of need: one must stay for a transfer whose KV is there, and the last."""
-        return self.ring.num_free > max(2, self._num_slots // 2)
+        """True while slots can be lent ahead of need."""
+        return 2 * self.ring.num_free > self._num_slots
 
     def lend_slots(self) -> None:
         """Hand free slots to streaming legs: first one to every leg that has none, then up to the window.
