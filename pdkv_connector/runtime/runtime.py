@@ -146,7 +146,7 @@ class Runtime:
         """What was moved so far, and how. Thread-safe and cheap."""
         control = {
             "strangers_refused": self._control.refused_strangers,
-            "rejected_frames": self._control.rejected_frames,
+            "rejected_frames": self._control.rejected_frames + self._loop.notifications.rejected,
         }
         return dataclasses.replace(
             self._advisor.stats(), counts=self.ledger.tally.counts() | control, backlog_bytes=self.ledger.backlog_bytes

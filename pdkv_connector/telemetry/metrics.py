@@ -70,7 +70,7 @@ def _metrics() -> tuple[Metric, ...]:
             "set up for P/D?), `wrong_role`, `bad_params`, `repeated_id`.",
         ),
         Metric("strangers_refused", counter, (), "Connections to the control port that proved no key of ours."),
-        Metric("rejected_frames", counter, (), "Control messages that were malformed and dropped."),
+        Metric("rejected_frames", counter, (), "Control messages and slab headers that were malformed and dropped."),
         Metric("backlog_bytes", gauge, ("rank",), "P: KV that is computed, asked for and not yet sent."),
         Metric("leases", gauge, (), "P: finished requests whose blocks are kept until D has them."),
         Metric("reserved_tokens", gauge, (), "D: tokens whose blocks are allocated and whose KV is still to come."),

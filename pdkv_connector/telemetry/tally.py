@@ -13,6 +13,7 @@ class Tally:
     """What happened how often since the start, by series name, and how long things took since last asked."""
 
     def __init__(self) -> None:
+        self.num_counted = 0
         self._lock = threading.Lock()
         self._counts: Counter[str] = Counter()
         self._observed: dict[str, list[float]] = defaultdict(list)
@@ -21,6 +22,7 @@ class Tally:
         """It happened once more."""
         with self._lock:
             self._counts[series] += 1
+            self.num_counted += 1
 
     def observe(self, metric: str, seconds: float) -> None:
         """Something took `seconds`."""

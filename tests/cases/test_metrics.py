@@ -7,6 +7,7 @@ import pytest
 from pdkv_connector.adapters.vllm import stats_report
 from tests.cases.conftest import OpenPair
 from tests.cases.pair import Pair, new_transfer_id
+from tests.cases.test_pressure import SMALL, late_consumer
 from tests.cases.text import Text
 
 
@@ -63,4 +64,12 @@ def test_a_client_that_leaves_is_no_recompute(pair: Pair) -> None:
     series = pair.decode.scrape.series()
     assert not [name for name in series if name.startswith(("recomputes", "failed_requests"))]
     assert series["transfers,consumer,cancelled"] == 1
+    assert left(pair) == {}
+
+
+def test_a_reclaimed_lease_is_an_outcome_and_a_cause(open_pair: OpenPair) -> None:
+    pair = open_pair(SMALL)
+    late_consumer(pair)
+    assert pair.prefill.scrape.value("transfers", side="producer", outcome="reclaimed") == 1
+    assert pair.decode.scrape.value("recomputes", cause="reclaimed") == 1
     assert left(pair) == {}

@@ -161,11 +161,6 @@ class ProducerScheduler:
             self.released({request.request_id})
         return holds, None
 
-    @property
-    def holds_finished(self) -> bool:
-        """True while the engine keeps blocks of requests that it is done with."""
-        return len(self._by_transfer) > len(self._sending)
-
     def released(self, request_ids: set[str]) -> None:
         """Blocks of these requests went back to the engine."""
         for request_id in request_ids:

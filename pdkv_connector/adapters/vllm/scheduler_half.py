@@ -114,7 +114,7 @@ class SchedulerHalf:
         """Everything the workers must know for this step."""
         self._producer.plan_step(output, self._plan)
         self._waiting.stepped(output)
-        self._plan.pressed = self._producer.holds_finished and self._waiting.starves
+        self._plan.pressed = bool(self._producer.num_leases) and self._waiting.starves
         plan, self._plan = self._plan, StepPlan()
         return plan
 

@@ -90,8 +90,11 @@ class SchedulerReport:
 
     def __init__(self) -> None:
         self._changes = _Changes()
+        self._last: tuple[int, Mapping[str, float]] | None = None
 
     def take(self, tally: Tally, gauges: Mapping[str, float]) -> PDKVStats | None:
         """What changed since the last report, if anything."""
-        report = self._changes.take(tally.counts(), gauges)
-        return None if report.is_empty() else report
+        if self._last == (tally.num_counted, gauges):
+            return None
+        self._last = tally.num_counted, gauges
+        return self._changes.take(tally.counts(), gauges)

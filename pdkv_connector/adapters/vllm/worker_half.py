@@ -14,6 +14,7 @@ from pdkv_connector.adapters.vllm.kv_memory import describe, facts_of, groups_of
 from pdkv_connector.adapters.vllm.step_plan import RankEndpoint, RankReport, Receive, SendStep, StepPlan
 from pdkv_connector.config import Config
 from pdkv_connector.errors import EngineError
+from pdkv_connector.rare_log import RareLog
 from pdkv_connector.runtime.hands import Event
 from pdkv_connector.runtime.runtime import Runtime
 from pdkv_connector.session import events as ev
@@ -48,7 +49,8 @@ class WorkerHalf:
         self._step_started_s = 0.0
         self._sent: dict[TransferId, str] = {}
         self._received: dict[TransferId, str] = {}
-        self._refused: set[str] = set()
+        self._refused: dict[str, str] = {}
+        self._repeated_ids = RareLog(logger)
         self._report = RankReport()
         self._digesting: dict[TransferId, str] = {}
 
@@ -118,7 +120,7 @@ class WorkerHalf:
 
     def _begin_receive(self, receive: Receive, events: list[Event]) -> None:
         if receive.reason:
-            self._refused.add(receive.request_id)
+            self._refused[receive.request_id] = "bad_params"
             return
         if receive.transfer_id in self._received:
             self._refuse_second(receive)
@@ -144,13 +146,13 @@ class WorkerHalf:
 
     def _refuse_second(self, receive: Receive) -> None:
         """Under one name the first one's blocks and outcome would be taken for the second's."""
-        logger.error(
+        self._repeated_ids.error(
             "request %s asks for transfer %s, which request %s is fetching: its KV will not come. "
             "Routers must choose a new transfer_id for every request",
             receive.request_id, receive.transfer_id, self._received[receive.transfer_id],
         )  # fmt: skip
         if receive.blocks:
-            self._refused.add(receive.request_id)
+            self._refused[receive.request_id] = "repeated_id"
 
     def save_layer(self, layer_name: str) -> None:
         """The forward pass wrote this layer's KV (on a GPU: queued the writes on the current stream)."""
@@ -180,10 +182,10 @@ class WorkerHalf:
     def results(self, found: KVConnectorTransferResults) -> KVConnectorTransferResults:
         """Fill in what ended since the last step."""
         if self._refused:
-            found.finished_recving |= self._refused
-            found.failed_recving |= self._refused
-            self._report.losses |= dict.fromkeys(self._refused, "bad_params")
-            self._refused = set()
+            found.finished_recving |= self._refused.keys()
+            found.failed_recving |= self._refused.keys()
+            self._report.losses |= self._refused
+            self._refused = {}
         outcome = self._runtime.take() if self._runtime else None
         if outcome is None:
             return found
