@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-DELIVERED, CANCELLED = "delivered", "cancelled"
-OTHER = "other"
+DELIVERED, CANCELLED, WITHDRAWN, OTHER = "delivered", "cancelled", "withdrawn", "other"
 
 _CAUSES = (
     ("decode request ended", CANCELLED),
-    ("withdrawn", "withdrawn"),
-    ("prefill request ended", "withdrawn"),
+    (WITHDRAWN, WITHDRAWN),
+    ("prefill request ended", WITHDRAWN),
     ("reclaimed", "reclaimed"),
     ("stood still", "stopped"),
     ("lease expired", "lease_expired"),

@@ -9,7 +9,7 @@ from pdkv_connector.rare_log import RareLog
 from pdkv_connector.session import actions as act
 from pdkv_connector.session import events as ev
 from pdkv_connector.session import messages as msg
-from pdkv_connector.telemetry.causes import CANCELLED, DELIVERED, cause_of
+from pdkv_connector.telemetry.causes import CANCELLED, DELIVERED, WITHDRAWN, cause_of
 from pdkv_connector.telemetry.metrics import series
 from pdkv_connector.telemetry.tally import Tally
 from pdkv_connector.telemetry.transfer_record import CONSUMER, PRODUCER, TransferRecord
@@ -19,6 +19,8 @@ logger = logging.getLogger(__name__)
 
 NOT_NEEDED = "not_needed"
 """Delivered without a slab: the consumer found all of it in its own prefix cache."""
+USUAL = {PRODUCER: (DELIVERED, NOT_NEEDED, CANCELLED, WITHDRAWN), CONSUMER: (DELIVERED, NOT_NEEDED, CANCELLED)}
+"""Outcomes that nobody has to be warned of: clients leave as they like, and then take both their requests back."""
 _EVENTS = frozenset({ev.Offered, ev.Finished, ev.Withdrawn, ev.Wanted, ev.Damaged, ev.Heard})
 _ACTIONS = frozenset({act.Connect, act.Forget, act.Send, act.Write, act.Release, act.Deliver, act.Fail})
 
@@ -142,6 +144,5 @@ class Ledger:
         if not self._open:
             self.backlog_bytes = 0
         self.num_ended += 1
-        well = outcome in (DELIVERED, NOT_NEEDED)
-        usual = well or outcome == CANCELLED  # clients leave as they like
-        logger.log(logging.INFO if usual else logging.WARNING, "%s", record.line(outcome, "" if well else reason, now))
+        level = logging.INFO if outcome in USUAL[side] else logging.WARNING
+        logger.log(level, "%s", record.line(outcome, "" if outcome == NOT_NEEDED else reason, now))

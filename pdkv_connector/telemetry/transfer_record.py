@@ -72,7 +72,8 @@ class TransferRecord:
             ("delivered", self.delivered_at),
             (_ENDED[self.side], None if self.delivered_at == now else now),
         ]
-        past = [f"{name} {at - self.begun_at:.3f}" for name, at in moments if at is not None]
+        known = sorted(((at, name) for name, at in moments if at is not None), key=lambda moment: moment[0])
+        past = [f"{name} {at - self.begun_at:.3f}" for at, name in known]
         return f"seconds since {_BEGUN[self.side]}: {', '.join(past)}"
 
     def _volume(self) -> str:
