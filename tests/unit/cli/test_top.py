@@ -3,7 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import io
+import os
+import pty
+import signal
+import struct
+import subprocess
+import sys
+import termios
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -219,3 +227,41 @@ def test_a_restart_starts_the_rates_anew() -> None:
         engine.add("sent_kv_bytes", kv_bytes)
         view.see(parse(engine.text, at))
     assert view.rate("sent_kv_bytes") is None
+
+
+def read_until(terminal: int, words: str) -> str:
+    """What the terminal shows, up to `words`."""
+    shown = ""
+    while words not in shown:
+        shown += os.read(terminal, 65536).decode(errors="replace")
+    return shown
+
+
+def test_in_a_terminal_it_goes_on_when_an_engine_goes_and_ends_with_ctrl_c(decode: Engine) -> None:
+    terminal, inside = pty.openpty()
+    fcntl.ioctl(inside, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 80, 0, 0))
+    with serving(decode) as urls:
+        code = f"from pdkv_connector.cli.main import app; app(['top', {urls[0]!r}, '--interval', '0.2'])"
+        child = subprocess.Popen(
+            [sys.executable, "-c", code],
+            stdin=inside,
+            stdout=inside,
+            stderr=inside,
+            env={**os.environ, "TERM": "xterm"},
+        )
+        try:
+            read_until(terminal, "4,597")
+            decode.set("reserved_tokens", 12345)
+            read_until(terminal, "12,345")
+        except BaseException:
+            child.kill()
+            raise
+    try:
+        read_until(terminal, "cannot be reached: Connection refused")
+        child.send_signal(signal.SIGINT)
+        assert child.wait(30) == 0
+    finally:
+        child.kill()
+        child.wait()
+        os.close(terminal)
+        os.close(inside)
