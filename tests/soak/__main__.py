@@ -17,6 +17,7 @@ import aiohttp
 
 from benchmarks import machine
 from pdkv_connector.cli.models import default_cache_dir
+from pdkv_connector.errors import PdkvError
 from tests.soak import summary
 from tests.soak.ledger import Ledger
 from tests.soak.oracle import Oracle
@@ -122,8 +123,11 @@ async def report(ledger: Ledger) -> None:
 
 
 async def run(options: argparse.Namespace, pair: Pair) -> dict[str, Any]:
-    async with aiohttp.ClientSession() as http:
-        return await soak(options, pair, http)
+    try:
+        async with aiohttp.ClientSession() as http:
+            return await soak(options, pair, http)
+    except ExceptionGroup as several:
+        raise several.exceptions[0] from None
 
 
 def main() -> int:
@@ -137,6 +141,9 @@ def main() -> int:
     try:
         pair.start()
         found = asyncio.run(run(options, pair))
+    except PdkvError as error:
+        tell(f"MISSED the soak broke off: {error}")
+        return 1
     finally:
         pair.stop()
     print(json.dumps(found, indent=1))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+import socket
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,8 +17,21 @@ ROLES = {"prefill": "kv_producer", "decode": "kv_consumer"}
 READY_LIMIT_S = 600.0
 CHUNK_TOKENS = 512
 NICENESS = 5
+LOWEST_PORT = 10_000
 MODEL = "smollm2"
 CONNECTOR = {"kv_connector": "PDKVConnector", "kv_load_failure_policy": "recompute"}
+
+
+def lasting_port() -> int:
+    """A free port that no outgoing connection is given while its server is down, as ports chosen by the OS may be."""
+    lowest_outgoing = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    while True:
+        port = random.randrange(LOWEST_PORT, lowest_outgoing)
+        try:
+            with socket.create_server(("127.0.0.1", port)):
+                return port
+        except OSError:
+            continue
 
 
 @dataclass(frozen=True)
@@ -41,8 +56,8 @@ class Side:
     lives: list[Life] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.port = servers.free_port()
-        self.settings = {"control_port": servers.free_port(), **self.settings}
+        self.port = lasting_port()
+        self.settings = {"control_port": lasting_port(), **self.settings}
 
     @property
     def url(self) -> str:
