@@ -15,7 +15,7 @@ from tests.soak.memory import Sample, growth, slope_mb_per_min
 from tests.soak.metrics import Metrics
 from tests.soak.oracle import CLEAR_MARGIN, Oracle
 from tests.soak.settle import Left
-from tests.soak.verdict import Outage, Result, judge
+from tests.soak.verdict import NOTICE_S, Outage, Result, judge
 from tests.soak.workload import FAMILY_WINDOW, LONGEST_TOKENS, MAX_TOKENS, Prompt, Request, Workload, pool
 
 REFERENCE = list(range(10, 10 + MAX_TOKENS))
@@ -80,7 +80,8 @@ class TestVerdict:
             (ended("hung"), "hung"),
             (ended("failed", 1, reason=LOST), "excused"),
             (ended("failed", 1, reason="Server disconnected"), "unclear"),
-            (ended("failed", 1, reason=LOST, sent_at=102.0), "failed"),
+            (ended("failed", 1, reason=LOST, sent_at=101.0 + NOTICE_S), "excused"),
+            (ended("failed", 1, reason=LOST, sent_at=102.0 + NOTICE_S, ended_at=120.0), "failed"),
         ],
     )
     def test_each_ending(self, result: Result, verdict: str) -> None:

@@ -15,6 +15,9 @@ Verdict = Literal["right", "wrong", "aborted", "excused", "failed", "unclear", "
 CLEAR_ERROR = re.compile(r"(prefill|decode) server http://\S+ \w+")
 """An error names the server and says what it did or has not done."""
 
+NOTICE_S = 10.0
+"""Every proxy finds out by itself that a server is back: it looks each 2 s, and probes."""
+
 
 @dataclass(frozen=True)
 class Result:
@@ -39,8 +42,9 @@ class Outage:
     recovered_at: float | None = None
 
     def touches(self, result: Result) -> bool:
-        """True when the request was under way at some time between kill and recovery."""
-        return result.ended_at >= self.killed_at and (self.recovered_at is None or result.sent_at <= self.recovered_at)
+        """True when the request was under way at some time between kill and recovery, as every proxy sees it."""
+        over_at = float("inf") if self.recovered_at is None else self.recovered_at + NOTICE_S
+        return result.ended_at >= self.killed_at and result.sent_at <= over_at
 
 
 def judge(result: Result, reference: Sequence[int], outages: Iterable[Outage]) -> Verdict:
