@@ -36,6 +36,8 @@ MOST_TOLD = 10
 """Failures told as they come; all of them are in the end."""
 KILLS = {"prefill": 1 / 3, "decode": 2 / 3}
 """When each side is killed, as a share of the time."""
+CALM_SHARE = 1 / 6
+"""Time that a side is left alone after it is back, however long it took to start."""
 
 
 def parse(argv: list[str] | None = None) -> argparse.Namespace:
@@ -96,18 +98,25 @@ async def load(options: argparse.Namespace, pair: Pair, traffic: Traffic, ledger
     begun, length_s = time.monotonic(), 60 * options.minutes
     kills = [] if options.no_kill else list(KILLS.items())
 
-    async def outages() -> None:
+    async def timetable() -> None:
+        calm_until = begun
         for role, share in kills:
-            await asyncio.sleep(begun + share * length_s - time.monotonic())
+            await sleep_until(max(calm_until, begun + share * length_s))
             await watch.look()
             tell(f"kill -9 {role}")
             await kill_and_restart(pair.side(role), ledger.note_outage)
             tell(f"{role} is back: {ledger.outage_rows()[-1]}")
+            calm_until = time.monotonic() + CALM_SHARE * length_s
+        await sleep_until(max(calm_until, begun + length_s))
 
     async with asyncio.TaskGroup() as tasks:
-        killing = tasks.create_task(outages())
-        numbers = while_true(lambda: time.monotonic() < begun + length_s or not killing.done())
-        tasks.create_task(traffic.run(numbers, options.clients))
+        running = tasks.create_task(timetable())
+        tasks.create_task(traffic.run(while_true(lambda: not running.done()), options.clients))
+
+
+async def sleep_until(moment: float) -> None:
+    """Until `time.monotonic()` says so."""
+    await asyncio.sleep(moment - time.monotonic())
 
 
 def while_true(condition: Callable[[], bool]) -> Iterable[int]:
