@@ -13,8 +13,9 @@ from tests.engines.rig.shelf import EngineShelf
 from tests.engines.rig.testbed import Testbed
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def testbed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Testbed]:
+    """Not of the session: the next folder's tests need the memory for engines of their own."""
     folder = tmp_path_factory.mktemp("engines")
     shelf = EngineShelf(folder)
     try:

@@ -10,7 +10,7 @@ from transformers import AutoTokenizer
 
 from pdkv_connector.cli.models import ensure_model
 from pdkv_connector.proxy import bodies
-from tests.engines.rig.testbed import MAX_TOKENS, make_prompt
+from tests.engines.rig.testbed import make_prompt
 from tests.faults.rig.client import Answer
 from tests.faults.rig.ground import LEASE_S, PEER_TIMEOUT_S, PRODUCER_TIMEOUT_S
 from tests.faults.rig.record import RECORD
@@ -21,8 +21,8 @@ pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
 ANSWER_S = 150.0
 PROMPT = make_prompt(300, seed=11)
 LONG_PROMPT = make_prompt(1500, seed=11)
-AT_ONCE_S = 1.0
 ALWAYS = 100
+TOO_MANY = 1000
 
 
 def remote_answer(served: Served, body: dict[str, Any], on_prefill: dict[str, Any] | None = None) -> tuple[Answer, int]:
@@ -104,7 +104,8 @@ def test_case_c06_control_scores_of_another_prompt_differ(served: Served) -> Non
 
 @pytest.mark.parametrize("way", ["both servers asked", "over the proxy"])
 def test_two_answers_to_one_prompt(served: Served, way: str) -> None:
-    body = body_of(PROMPT, n=2)
+    # vLLM refuses several greedy answers; the likeliest token of one is the same thing to it by another name.
+    body = body_of(PROMPT, n=2, temperature=1, top_k=1)
     answer = served.over_proxy(body).result(ANSWER_S) if way == "over the proxy" else remote_answer(served, body)[0]
     assert answer.status == 200, answer.error
     assert [choice["token_ids"] for choice in answer.body["choices"]] == [served.reference(PROMPT)] * 2
@@ -131,12 +132,11 @@ def test_case_c19_control_the_answers_of_two_prompts_differ(served: Served) -> N
 
 def test_case_c27_decode_server_that_refuses_frees_the_prefill_server(served: Served) -> None:
     """D's server answers 400 before its engine hears of the request; P is told by the router's leaving."""
-    body = body_of(LONG_PROMPT, CONTEXT_TOKENS["consumer"])
     served.assert_at_rest(0.0)
-    answer = served.over_proxy(body).result(ANSWER_S)
+    answer = served.over_proxy(body_of(LONG_PROMPT, logprobs=TOO_MANY)).result(ANSWER_S)
     answered = time.monotonic()
     assert answer.status == 400
-    assert str(CONTEXT_TOKENS["consumer"]) in answer.error
+    assert str(TOO_MANY) in answer.error
     served.prefill.wait_at_rest(LEASE_S)
     back_s = time.monotonic() - answered
     RECORD.note("D answers 400", "P prefills", "client gets the 400, P's blocks are back", back_s)
@@ -186,6 +186,3 @@ def test_full_disk_under_the_timeline(served: Served) -> None:
     assert log.count("timeline stops here") == 1
     assert "Exception ignored" not in log
     RECORD.note("full disk", "timeline_path on D", "serving goes on, one line in the log")
-
-
-assert MAX_TOKENS > 1, "a decode of one token would not attend to what came"
