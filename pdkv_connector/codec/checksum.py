@@ -1,7 +1,4 @@
-"""Checksums of encoded bytes, where they lie: xxh3 in host memory, a weighted sum of bytes on a GPU.
-
-A checksum says by its two highest bits which kind it is; who gets one of another kind cannot check it.
-"""
+"""Checksums of encoded bytes, where they lie: xxh3 in host memory, a weighted sum of bytes on a GPU."""
 
 from __future__ import annotations
 
@@ -12,9 +9,7 @@ import xxhash
 from pdkv_connector.codec.base import Buffer
 
 NONE = 0
-_KIND_SHIFT = 62
-_SUM = 1 << _KIND_SHIFT
-_XXH3 = 1 << (_KIND_SHIFT + 1)
+"""Stands for no checksum: it is turned off, or the receiver's memory is of another kind than the sender's."""
 
 
 class Checksum(Protocol):
@@ -23,18 +18,12 @@ class Checksum(Protocol):
     def of(self, data: Buffer) -> int:
         """Never `NONE`."""
 
-    def same_kind(self, checksum: int) -> bool:
-        """True when `of` gives checksums of this kind."""
-
 
 class HostChecksum:
-    """xxh3 of 64 bits, of which the highest is given up to say so."""
+    """xxh3 of 64 bits."""
 
     def of(self, data: Buffer) -> int:
-        return int(xxhash.xxh3_64_intdigest(data.data)) | _XXH3
-
-    def same_kind(self, checksum: int) -> bool:
-        return bool(checksum & _XXH3)
+        return int(xxhash.xxh3_64_intdigest(data.data)) or 1
 
 
 class DeviceChecksum:
@@ -47,10 +36,7 @@ class DeviceChecksum:
 
         out = torch.zeros(1, dtype=torch.int32, device=data.device)
         checksum(data, out)
-        return int(out.item()) & 0xFFFFFFFF | _SUM
-
-    def same_kind(self, checksum: int) -> bool:
-        return checksum >> _KIND_SHIFT == 1
+        return int(out.item()) & 0xFFFFFFFF | 1 << 32
 
 
 def create_checksum(kind: str) -> Checksum:

@@ -7,7 +7,10 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
+
 from pdkv_connector.codec.base import SlabPart
+from pdkv_connector.codec.checksum import NONE
 from pdkv_connector.codec.slab_shape import slab_bytes
 from pdkv_connector.errors import LayoutError, PdkvError, ProtocolError, SlabTooLarge, TransportError
 from pdkv_connector.rare_log import RareLog
@@ -125,6 +128,8 @@ class Hands:
 
     def _write(self, action: act.Write) -> Event | None:
         header, ring = action.header, action.ring
+        if ring.memory_kind != self._send_ring.memory.kind:  # it computes another kind of checksum
+            header = msgspec.structs.replace(header, checksum=NONE)
         target = Memory(
             ring.address + header.credit.slot * ring.slot_bytes, header.encoded_bytes, ring.device_id, ring.memory_kind
         )
