@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -41,7 +42,8 @@ class Ledger:
 
     def errors(self) -> dict[str, int]:
         """Messages of requests that failed during an outage, which is allowed."""
-        return dict(Counter(result.reason for result in self.results if self.verdict(result) == "excused"))
+        reasons = [result.reason for result in self.results if self.verdict(result) == "excused"]
+        return dict(Counter(re.sub(r"^http://\S+ ", "", reason) for reason in reasons))  # whichever proxy said so
 
     def complaints(self) -> list[str]:
         """A line for each request that ended as none may, with what replays it."""

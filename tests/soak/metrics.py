@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 
 LINE = re.compile(r"^(?P<name>[a-zA-Z_:][\w:]*)(?:\{(?P<labels>.*)\})? (?P<value>\S+)$", re.MULTILINE)
 
@@ -16,6 +17,14 @@ class Metrics:
     def total(self, name: str, label: str = "") -> float:
         """The sum over all series of `name` whose labels contain `label`; 0 where there is none."""
         return sum(value for found, labels, value in self._lines if found == name and label in labels)
+
+    def by(self, name: str, label: str) -> Counter[str]:
+        """Sums over the series of `name` by the value of one of their labels; values of 0 are left out."""
+        found = Counter[str]()
+        for other, labels, value in self._lines:
+            if other == name and (match := re.search(rf'\b{label}="([^"]*)"', labels)):
+                found[match[1]] += int(value)
+        return +found
 
     def has(self, name: str) -> bool:
         """True when there is a series of that name: a gauge that is gone must not read as 0."""

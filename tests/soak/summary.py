@@ -6,14 +6,12 @@ from collections import Counter
 from dataclasses import asdict
 from typing import Any
 
+from pdkv_connector.telemetry.metrics import METRICS
 from tests.soak import journal
 from tests.soak.ledger import Ledger
 from tests.soak.pair import Pair
 from tests.soak.settle import Left
 from tests.soak.watch import Watch
-
-COUNTERS = ("kv_bytes", "wire_bytes", "slabs")
-SOURCE = "vllm:prompt_tokens_by_source_total"
 
 
 def figures(ledger: Ledger, pair: Pair, watch: Watch, left: dict[str, Left]) -> dict[str, Any]:
@@ -25,20 +23,21 @@ def figures(ledger: Ledger, pair: Pair, watch: Watch, left: dict[str, Left]) -> 
         "outages": ledger.outage_rows(),
         "kv": _moved(watch),
         "transfers": {side.role: _transfers([life.timeline for life in side.lives]) for side in pair.sides},
-        "decode_prompt_tokens": {
-            source: int(watch.total("decode", SOURCE, f'source="{source}"'))
-            for source in ("local_compute", "local_cache_hit", "external_kv_transfer")
-        },
-        "preemptions": {side.role: int(watch.total(side.role, "vllm:num_preemptions_total")) for side in pair.sides},
+        "recomputes": watch.by("decode", METRICS["recomputes"].sample_name, "cause"),
+        "refusals": watch.by("decode", METRICS["refusals"].sample_name, "cause"),
+        "decode_prompt_tokens": watch.by("decode", "vllm:prompt_tokens_by_source_total", "source"),
+        "preemptions": {side.role: watch.total(side.role, "vllm:num_preemptions_total") for side in pair.sides},
         "memory": [growth.as_row() for growth in watch.growths()],
         "left": {role: found.as_row() for role, found in left.items()},
     }
 
 
 def _moved(watch: Watch) -> dict[str, int]:
-    sent = {f"sent_{name}": int(watch.total("prefill", f"vllm:pdkv_sent_{name}_total")) for name in COUNTERS}
-    received = {f"received_{name}": int(watch.total("decode", f"vllm:pdkv_received_{name}_total")) for name in COUNTERS}
-    return {**sent, **received, "resent_slabs": int(watch.total("prefill", "vllm:pdkv_resent_slabs_total"))}
+    sides = {
+        "prefill": ("sent_slabs", "sent_kv_bytes", "sent_wire_bytes", "resent_slabs"),
+        "decode": ("received_slabs", "received_kv_bytes", "received_wire_bytes", "damaged_slabs"),
+    }
+    return {name: watch.total(role, METRICS[name].sample_name) for role, names in sides.items() for name in names}
 
 
 def _transfers(timelines: list[Any]) -> dict[str, Any]:
@@ -73,6 +72,8 @@ def _held(left: dict[str, Any]) -> list[str]:
         held.append(f"{100 * left['kv_usage']:.2f} % of its blocks after {left['after_s']} s of rest")
     if left["requests"]:
         held.append(f"{left['requests']} requests")
+    if left["reserved"]:
+        held.append(f"{left['reserved']} leases or tokens reserved for KV to come")
     if left["open_transfers"]:
         held.append(f"{len(left['open_transfers'])} transfers: {', '.join(left['open_transfers'][:5])}")
     return held

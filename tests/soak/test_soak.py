@@ -125,7 +125,8 @@ class TestMemory:
 def test_metrics_are_summed_over_series() -> None:
     found = Metrics('# HELP x y\nx_total{a="1",source="s"} 2\nx_total{a="2",source="t"} 3.5e3\nx_total_more 9\nz 0.0\n')
     assert found.total("x_total") == 3502
-    assert found.total("x_total", 'source="s"') == 2
+    assert found.by("x_total", "source") == {"s": 2, "t": 3500}
+    assert found.by("x_total", "other") == {}
     assert found.total("y") == 0
     assert found.has("z")
     assert not found.has("y")
@@ -163,13 +164,13 @@ GOOD: dict[str, Any] = {
     "requests": {"right": 3},
     "transfers": {"prefill": {"delivered": 2}, "decode": {"delivered": 2}},
     "outages": [{"side": "prefill", "down_s": 20.0, "recovery_s": 1.0}],
-    "left": {"prefill": Left(0.0, 0, (), 1.0).as_row(), "decode": Left(0.0, 0, (), 1.0).as_row()},
+    "left": {"prefill": Left(0.0, 0, 0, (), 1.0).as_row(), "decode": Left(0.0, 0, 0, (), 1.0).as_row()},
 }
 
 
 def test_a_good_run_misses_no_goal() -> None:
     assert summary.missed(GOOD, []) == []
-    assert Left(0.0, 0, (), 1.0).clean
+    assert Left(0.0, 0, 0, (), 1.0).clean
 
 
 @pytest.mark.parametrize(
@@ -178,10 +179,11 @@ def test_a_good_run_misses_no_goal() -> None:
         ({"requests": {"right": 0}}, "no request was answered"),
         ({"transfers": {"decode": {"delivered": 0}}}, "decode delivered no transfer"),
         ({"outages": [{"side": "decode", "recovery_s": None}]}, "decode was killed"),
-        ({"left": {"decode": Left(0.01, 0, (), 90.0).as_row()}}, "1.00 % of its blocks"),
-        ({"left": {"decode": Left(None, 0, (), 90.0).as_row()}}, "does not answer"),
-        ({"left": {"prefill": Left(0.0, 2, (), 90.0).as_row()}}, "2 requests"),
-        ({"left": {"prefill": Left(0.0, 0, ("t7",), 90.0).as_row()}}, "1 transfers: t7"),
+        ({"left": {"decode": Left(0.01, 0, 0, (), 90.0).as_row()}}, "1.00 % of its blocks"),
+        ({"left": {"decode": Left(None, 0, 0, (), 90.0).as_row()}}, "does not answer"),
+        ({"left": {"prefill": Left(0.0, 2, 0, (), 90.0).as_row()}}, "2 requests"),
+        ({"left": {"prefill": Left(0.0, 0, 3, (), 90.0).as_row()}}, "3 leases"),
+        ({"left": {"prefill": Left(0.0, 0, 0, ("t7",), 90.0).as_row()}}, "1 transfers: t7"),
     ],
 )
 def test_each_missed_goal_is_told(fault: dict[str, Any], line: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -58,9 +58,16 @@ class Watch:
             return None
         return self.metrics[side.life.name]
 
-    def total(self, role: str, name: str, label: str = "") -> float:
+    def total(self, role: str, name: str) -> int:
         """A counter summed over the lives of a side."""
-        return sum(found.total(name, label) for life, found in self.metrics.items() if life.startswith(f"{role}-"))
+        return sum(int(found.total(name)) for found in self._of(role))
+
+    def by(self, role: str, name: str, label: str) -> dict[str, int]:
+        """The same by the value of a label."""
+        return dict(sum((found.by(name, label) for found in self._of(role)), Counter[str]()))
+
+    def _of(self, role: str) -> list[Metrics]:
+        return [found for life, found in self.metrics.items() if life.startswith(f"{role}-")]
 
     def growths(self) -> list[Growth]:
         """Each process that is large enough to matter."""
