@@ -17,7 +17,7 @@ from tests.soak.metrics import Metrics
 from tests.soak.pair import Pair, Side
 
 INTERVAL_S = 5.0
-LEAST_BYTES = 50e6
+LEAST_BYTES = 30e6
 """Smaller processes are launchers and trackers of resources."""
 
 
