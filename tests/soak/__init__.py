@@ -14,5 +14,5 @@ metrics.py    reads the engines' metrics
 journal.py    what the connectors recorded of their transfers
 settle.py     nothing is left behind when all is over
 summary.py    figures and missed goals
-damaged.py    control: a connector that spoils one slab
+damaged.py    control: a connector that zeroes slabs
 """

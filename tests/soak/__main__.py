@@ -50,7 +50,9 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--abort-share", type=float, default=0.2, help="share of requests given up by the client")
     parser.add_argument("--no-kill", action="store_true", help="leave both sides alive")
     parser.add_argument("--requests", type=int, nargs="+", metavar="N", help="replay these alone, without kills")
-    parser.add_argument("--damage", type=int, metavar="SLAB", help="control: spoil one slab, which must be noticed")
+    parser.add_argument(
+        "--damage", type=int, metavar="SLAB", help="control: zero slabs from this one on, which must be noticed"
+    )
     parser.add_argument("--record", action="store_true", help=f"append the summary to {RESULTS.name}")
     parser.add_argument("--out", type=Path, default=REPOSITORY / "out" / "soak", help="folder for logs and timelines")
     return parser.parse_args(argv)

@@ -11,7 +11,6 @@ from typing import Any
 from pdkv_connector.cli import servers
 from pdkv_connector.cli.models import ensure_model
 from pdkv_connector.cli.servers import EngineSpec, Server
-from tests.engines.rig import sabotage
 
 ROLES = {"prefill": "kv_producer", "decode": "kv_consumer"}
 READY_LIMIT_S = 600.0
@@ -132,11 +131,11 @@ class Pair:
 
 
 def make_pair(folder: Path, damaged_slab: int | None = None) -> Pair:
-    """Sides with the connector's own defaults; as a control, a decode side that spoils its slab of that number."""
+    """Sides with the connector's own defaults; as a control, a decode side that zeroes its slabs from that one on."""
     if damaged_slab is None:
         return Pair(Side("prefill", 0, folder), Side("decode", 1, folder))
     damaging = {"kv_connector_module_path": "tests.soak.damaged"}
-    flip = {sabotage.VARIABLE: str(damaged_slab)}
+    flip = {"PDKV_TEST_ZERO_SLABS_FROM": str(damaged_slab)}
     # Raw and unchecked: a coded slab carries a check of its own.
     prefill = Side("prefill", 0, folder, {"codec": "raw"})
     return Pair(prefill, Side("decode", 1, folder, {"integrity": False}, damaging, flip))

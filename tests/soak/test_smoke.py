@@ -1,4 +1,4 @@
-"""The soak itself, short: a good pair reaches every goal, and one spoilt slab is noticed."""
+"""The soak itself, short: a good pair reaches every goal, and zeroed slabs are noticed."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_a_good_pair_reaches_every_goal(tmp_path: Path) -> None:
     assert "every goal was reached" in done.stdout
 
 
-def test_a_spoilt_slab_is_noticed(tmp_path: Path) -> None:
-    done = soak(tmp_path, "--damage", "0", "--abort-share", "0")
+def test_zeroed_slabs_are_noticed(tmp_path: Path) -> None:
+    done = soak(tmp_path, "--damage", "5", "--abort-share", "0")
     assert done.returncode == 1, done.stdout + done.stderr
     assert "MISSED wrong: request" in done.stdout
