@@ -94,14 +94,18 @@ def element_offsets(region: Region, part: SlabPart, position: int) -> NDArray[np
     """Element offset of each `[plane][head][token][dim]` of one layer of `part`, straight from the maps."""
     runs = plan_runs(region, part.block_tables[position], part.tokens)
     blocks = np.array([run.block_id for run in runs for _ in range(run.num_tokens)], np.int64)
-    inside = [run.block_token + i for run in runs for i in range(run.num_tokens)]
+    inside = np.array([run.block_token + i for run in runs for i in range(run.num_tokens)], np.int64)
     heads = np.arange(part.heads.start, part.heads.stop)[:, None, None] * region.head_stride
     planes = []
     for plane in region.planes:
-        token = np.array([plane.token.offset(t) for t in inside], np.int64) + blocks * region.block_stride
-        dim = np.array([plane.dim.offset(d) for d in range(region.head_dim)], np.int64)
+        token = _offsets(plane.token, inside) + blocks * region.block_stride
+        dim = _offsets(plane.dim, np.arange(region.head_dim))
         planes.append(plane.base + heads + token[:, None] + dim)
     return np.stack(planes)
+
+
+def _offsets(axis: AxisMap, indices: NDArray[np.int64]) -> NDArray[np.int64]:
+    return indices // axis.factor * axis.outer_stride + indices % axis.factor * axis.inner_stride
 
 
 def oracle_payload(memory: KVMemory, part: SlabPart) -> bytes:

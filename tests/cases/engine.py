@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections import Counter
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -34,8 +35,8 @@ from pdkv_connector.types import Span
 from tests.cases.text import VOCABULARY, Text
 from tests.unit.adapters.scrape import Scrape
 from tests.unit.adapters.worker import Worker
-from tests.unit.runtime.prompts import GROUP_OF_LAYER, HEAD_DIM, NUM_HEADS, NUM_LAYERS, WINDOWS
-from tests.unit.runtime.rank import POOL_TOKENS, Blocks
+from tests.unit.runtime.prompts import HEAD_DIM, NUM_HEADS, NUM_LAYERS
+from tests.unit.runtime.rank import POOL_TOKENS, Blocks, Rank
 
 SAMPLED = 7
 """The token that every forward pass samples."""
@@ -48,12 +49,12 @@ MODEL = {
 }  # fmt: skip
 
 
-def kv_config(block_size: int, num_blocks: int) -> KVCacheConfig:
-    """The KV cache groups of a `Rank`: one of full attention, one with a window."""
-    shape = {"block_size": block_size, "num_kv_heads": NUM_HEADS, "head_size": HEAD_DIM, "dtype": torch.bfloat16}
+def kv_config(rank: Rank, num_blocks: int) -> KVCacheConfig:
+    """The KV cache groups of a rank's layers."""
+    shape = {"block_size": rank.block_size, "num_kv_heads": NUM_HEADS, "head_size": HEAD_DIM, "dtype": torch.bfloat16}
     groups = []
-    for group, window in enumerate(WINDOWS):
-        names = [f"layer.{layer}" for layer in range(NUM_LAYERS) if GROUP_OF_LAYER[layer] == group]
+    for group, window in enumerate(rank.windows):
+        names = [f"layer.{layer}" for layer in range(NUM_LAYERS) if rank.group_of_layer[layer] == group]
         spec = SlidingWindowSpec(**shape, sliding_window=window) if window else FullAttentionSpec(**shape)
         groups.append(KVCacheGroupSpec(names, spec))
     return KVCacheConfig(num_blocks=num_blocks, kv_cache_tensors=[], kv_cache_groups=groups)
@@ -96,7 +97,9 @@ class Chunk(NamedTuple):
 
 
 class Engine:
-    """`answers` holds each finished request's last output, `num_computed` the tokens it ran through the model."""
+    """`answers` holds each finished request's last output, `num_computed` the tokens it ran through the model; `loads`
+    counts how fetching KV ended.
+    """
 
     def __init__(
         self, folder: Path, role: str, layout: str = "nhd", block_size: int = 16, num_blocks: int = 0, **settings: Any
@@ -107,7 +110,7 @@ class Engine:
         num_blocks = num_blocks or POOL_TOKENS // block_size
         config = engine_config(folder, role, layout, block_size, num_blocks)
         self.scheduler = Scheduler(
-            config, kv_config(block_size, num_blocks), StructuredOutputManager(config), block_size=block_size,
+            config, kv_config(self.worker.rank, num_blocks), StructuredOutputManager(config), block_size=block_size,
             log_stats=True,
         )  # fmt: skip
         assert self.scheduler.connector is not None
@@ -118,6 +121,7 @@ class Engine:
         self.texts: dict[str, Text] = {}
         self.answers: dict[str, EngineCoreOutput] = {}
         self.num_computed: dict[str, int] = {}
+        self.loads: Counter[str] = Counter()
         self.num_blocks = self.num_free
 
     @property
@@ -168,6 +172,14 @@ class Engine:
         groups = self.scheduler.kv_cache_manager.get_block_ids(request_id)
         return {block for group in groups for block in group} - {0}
 
+    def use_free_blocks(self) -> None:
+        """Fill every free block with other bytes, as requests would that get them next."""
+        pool = self.scheduler.kv_cache_manager.block_pool
+        taken = pool.get_new_blocks(self.num_free)
+        block_ids = [block.block_id for block in taken]
+        self.worker.rank.overwrite((block_ids,) * len(self.worker.rank.windows))
+        pool.free_blocks(taken)
+
     # -- steps --------------------------------------------------------------------------------------------------------
 
     def step(self) -> None:
@@ -200,16 +212,19 @@ class Engine:
 
     def _attend(self, layer: int, chunk: Chunk) -> None:
         """Compare all KV of the prompt that the chunk's first token sees with what it must be."""
-        start, window = chunk.tokens.start, WINDOWS[GROUP_OF_LAYER[layer]]
+        rank = self.worker.rank
+        start, window = chunk.tokens.start, rank.windows[rank.group_of_layer[layer]]
         seen = Span(max(0, start - window + 1) if window else 0, start) & Span(0, chunk.text.num_tokens)
         if seen:
-            held = self.worker.rank.elements(layer, chunk.blocks, seen)
+            held = rank.elements(layer, chunk.blocks, seen)
             wrong = (held != chunk.text.kv(layer, seen)).any(axis=(0, 1, 3)).nonzero()[0]
             assert not len(wrong), f"token {start} attends to wrong KV of layer {layer}: tokens {wrong + seen.start}"
 
     def _update(self, output: SchedulerOutput) -> None:
         results = self.worker.half.results(KVConnectorTransferResults())
         ran = list(output.num_scheduled_tokens)
+        self.loads["failed"] += len(results.failed_recving)
+        self.loads["delivered"] += len(results.finished_recving - results.failed_recving)
         requests = [self.scheduler.requests[request_id] for request_id in ran]
         sampled = [[SAMPLED] if made.num_computed_tokens >= made.num_tokens else [] for made in requests]
         news = KVConnectorOutput(

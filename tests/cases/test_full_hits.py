@@ -69,7 +69,7 @@ def _ignore_the_hit(_original: Any) -> Any:
     return lambda self, group, stop, _hit: needed_tokens(stop, 0, self._windows[group])
 
 
-def _only_the_window(_original: Any) -> Any:
+def only_the_window(_original: Any) -> Any:
     return lambda self, group, stop, hit: needed_tokens(stop, hit, self._windows[group])
 
 
@@ -92,7 +92,7 @@ def test_case_c03_control_a_producer_that_is_not_told(pair: Pair) -> None:
 
 
 def test_case_c03_control_a_block_cached_half_filled(pair: Pair) -> None:
-    with caught("attends to wrong KV", plant(ConsumerScheduler, "_needs", _only_the_window)):
+    with caught("attends to wrong KV", plant(ConsumerScheduler, "_needs", only_the_window)):
         test_case_c03_what_a_transfer_left_in_the_cache_is_right_for_every_other_prompt(pair)
 
 

@@ -35,7 +35,7 @@ def test_case_c29_the_next_request_in_its_blocks_keeps_its_own_kv(open_pair: Ope
     pair.until_released()
 
 
-def _report_and_go_on(_original: Any) -> Any:
+def report_and_go_on(_original: Any) -> Any:
     """The engine hears at once that a transfer failed; what is still written for it is scattered all the same."""
 
     def fail(self: ConsumerBook, transfer: Any, reason: str, _now: float) -> None:
@@ -46,6 +46,6 @@ def _report_and_go_on(_original: Any) -> Any:
 
 def test_case_c29_control_blocks_that_go_back_before_the_last_write(open_pair: OpenPair) -> None:
     with caught(
-        "attends to wrong KV", plant(ConsumerBook, "fail", _report_and_go_on), plant(BlockTables, "drop", nothing)
+        "attends to wrong KV", plant(ConsumerBook, "fail", report_and_go_on), plant(BlockTables, "drop", nothing)
     ):
         test_case_c29_the_next_request_in_its_blocks_keeps_its_own_kv(open_pair)

@@ -12,7 +12,7 @@ from pdkv_connector.adapters.vllm.worker_half import WorkerHalf
 from pdkv_connector.codec.base import KVMemory
 from pdkv_connector.layout.window import needed_tokens
 from tests.unit.adapters.engine_objects import kv_config, vllm_config
-from tests.unit.runtime.prompts import GROUP_OF_LAYER, NUM_LAYERS, WINDOWS, Prompt
+from tests.unit.runtime.prompts import NUM_LAYERS, WINDOWS, Prompt
 from tests.unit.runtime.rank import Blocks, Rank
 
 
@@ -28,7 +28,7 @@ class Worker:
         self.half = WorkerHalf(vllm_config("kv_both"), kv_config())
         self.half._runtime = runtime
         self.half._layer_index = {f"layer.{index}": index for index in range(NUM_LAYERS)}
-        self.half._groups = GROUP_OF_LAYER
+        self.half._groups = self.rank.group_of_layer
         self.found = KVConnectorTransferResults()
 
     def step(self, plan: StepPlan, prompt: Prompt | None = None, blocks: Blocks = (), hooks: bool = True) -> None:

@@ -16,6 +16,8 @@ NUM_HEADS, HEAD_DIM = 2, 32
 WINDOWS = (0, 48)
 """Attention window of each KV cache group."""
 GROUP_OF_LAYER = (0, 1, 0, 1)
+FULL_ONLY = (0,)
+"""The windows of a model of one group, which all layers are in."""
 NUM_LAYERS = len(GROUP_OF_LAYER)
 TOKEN_BYTES = NUM_LAYERS * 2 * NUM_HEADS * HEAD_DIM * 2
 SENTINEL = 0xA5A5

@@ -40,11 +40,16 @@ SETTINGS: dict[str, object] = {
 }
 
 
-def toy_facts(**changes: object) -> Facts:
+def groups_of(windows: Sequence[int]) -> tuple[int, ...]:
+    """The KV cache group of each layer of a model with these."""
+    return tuple(min(group, len(windows) - 1) for group in GROUP_OF_LAYER)
+
+
+def toy_facts(windows: Sequence[int] = WINDOWS, /, **changes: object) -> Facts:
     """What every rank says of itself, unless a test makes it differ."""
     layers = tuple(
-        LayerFact(f"layer.{index}", 2, EVERY_HEAD, HEAD_DIM, "bfloat16", WINDOWS[group])
-        for index, group in enumerate(GROUP_OF_LAYER)
+        LayerFact(f"layer.{index}", 2, EVERY_HEAD, HEAD_DIM, "bfloat16", windows[group])
+        for index, group in enumerate(groups_of(windows))
     )
     facts = {
         "model": "toy", "model_digest": "d", "num_kv_heads": NUM_HEADS, "tp_rank": 0, "tp_size": 1, "pp_rank": 0,
@@ -62,19 +67,21 @@ class Rank:
         block_size: int = 16,
         facts: Facts | None = None,
         transport: Transport | None = None,
+        windows: Sequence[int] = WINDOWS,
         **settings: object,
     ) -> None:
+        self.windows, self.group_of_layer = windows, groups_of(windows)
         num_blocks = POOL_TOKENS // block_size
         shape = Shape(num_blocks, block_size, NUM_HEADS, HEAD_DIM)
         self.block_size = block_size
         self.memory = make_memory(tuple(LAYOUTS[layout](shape, f"layer.{i}") for i in range(NUM_LAYERS)), None)
         self.outcome = Outcome()
         shuffled = np.random.default_rng(block_size).permutation
-        self._free = [shuffled(num_blocks).tolist() for _ in WINDOWS]
+        self._free = [shuffled(num_blocks).tolist() for _ in windows]
         config = Config.from_sources({**SETTINGS, **settings}, {})
         opened = transport or LoopbackTransport()
         with mock.patch.object(runtime_module, "open_transport", return_value=opened):
-            self.runtime = Runtime(config, layout, facts or toy_facts(), self.memory, GROUP_OF_LAYER)
+            self.runtime = Runtime(config, layout, facts or toy_facts(windows), self.memory, self.group_of_layer)
         self.num_slabs = self.num_bytes = 0
         self._count_scattered()
         self.runtime.start()
@@ -98,7 +105,7 @@ class Rank:
         return tuple([free.pop() for _ in range(num_new)] for free in self._free)
 
     def part(self, layer: int, blocks: Blocks, tokens: Span) -> SlabPart:
-        return SlabPart((layer,), (blocks[GROUP_OF_LAYER[layer]],), tokens, EVERY_HEAD)
+        return SlabPart((layer,), (blocks[self.group_of_layer[layer]],), tokens, EVERY_HEAD)
 
     def fill(self, layer: int, blocks: Blocks, prompt: Prompt, tokens: Span) -> None:
         """Write a prompt's KV, as a forward pass does."""
@@ -106,7 +113,7 @@ class Rank:
 
     def overwrite(self, blocks: Blocks) -> None:
         """Fill whole blocks with other bytes, as the next request would."""
-        for layer, group in enumerate(GROUP_OF_LAYER):
+        for layer, group in enumerate(self.group_of_layer):
             tokens = Span(0, len(blocks[group]) * self.block_size)
             offsets = element_offsets(self.memory.regions[layer], self.part(layer, blocks, tokens), 0)
             self.memory.tensors[layer][offsets] = 0x5A5A
