@@ -27,7 +27,7 @@ PATIENCE_S = 5.0
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("batch", range(NUM_BATCHES))
-def test_25_of_200_storms(batch: int) -> None:
+def test_case_c11_case_c13_case_c15_case_c29_25_of_200_storms(batch: int) -> None:
     tally: Counter[str] = Counter()
     damage = list(storm.play(range(batch, NUM_STORMS, NUM_BATCHES), tally))
     assert not damage, "\n".join(map(str, damage))
@@ -55,7 +55,9 @@ MUTANTS = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("symptom", "faults"), MUTANTS.values(), ids=MUTANTS)
-def test_a_planted_fault_is_found(symptom: str, faults: tuple[Mutant, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_case_c11_case_c13_case_c15_case_c29_control_a_planted_fault_is_found(
+    symptom: str, faults: tuple[Mutant, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(storm, "PATIENCE_S", PATIENCE_S)
     with ExitStack() as planted, closing(storm.play(range(ENOUGH_FOR_A_MUTANT))) as damages:
         for fault in faults:
