@@ -16,7 +16,7 @@ from tests.cases.planted import nothing, plant
 from tests.cases.test_full_hits import only_the_window
 from tests.cases.test_late_writes import report_and_go_on
 from tests.cases.weather import draw
-from tests.simulator.mutants import Mutant
+from tests.simulator.mutant import Mutant
 
 NUM_STORMS, NUM_BATCHES = 200, 8
 ENOUGH_FOR_A_MUTANT = 60

@@ -89,8 +89,8 @@ def _only_while_it_runs(original: Any) -> Any:
 
 
 def _at_once(original: Any) -> Any:
-    def received(self: ConsumerScheduler, request_ids: set[str], _failed: Any = ()) -> None:
-        original(self, request_ids)
+    def received(self: ConsumerScheduler, request_ids: set[str], _failed: Any = ()) -> Any:
+        return original(self, request_ids)
 
     return received
 

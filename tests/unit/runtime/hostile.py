@@ -27,7 +27,7 @@ from pdkv_connector.transport.control_keys import Keys, create_key, load_keys
 from pdkv_connector.transport.loopback import LoopbackTransport
 from pdkv_connector.types import Credit, Span
 from tests.unit.runtime.liar import SHARE_REPEATED, TO_CONSUMER, TO_PRODUCER, Liar
-from tests.unit.runtime.prompts import NUM_LAYERS, Prompt
+from tests.unit.runtime.prompts import NUM_LAYERS, SENTINEL, Prompt
 from tests.unit.runtime.rank import Blocks, Rank, toy_facts, wait_until
 from tests.unit.runtime.roles import Decode, Prefill
 from tests.unit.runtime.watch import rss_bytes, watching
@@ -67,10 +67,14 @@ class Field:
         assert self.outside_grants() == []
 
     def outside_grants(self) -> list[str]:
-        """Where the consumer's memory is not as its honest transfers left it: nothing else may have come."""
+        """Where the consumer's memory is not as its honest transfers left it, but for what bait was granted.
+
+        There a lie may land that is inside its grant and says that it has no checksum.
+        """
         faults = []
         for layer in range(NUM_LAYERS):
-            num_wanted = 0
+            bait = self.decode.rank.elements(layer, self._blocks[1], Prompt(BAIT_TOKENS).needs()[layer])
+            num_wanted = int((bait != SENTINEL).sum())
             for prompt, blocks, needs in self.decode.wanted.values():
                 held, truth = self.decode.rank.elements(layer, blocks, needs[layer]), prompt.kv(layer, needs[layer])
                 num_wanted += held.size

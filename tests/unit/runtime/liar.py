@@ -25,6 +25,7 @@ WRONG: tuple[Any, ...] = (
     {"a": 1}, [0, "hello"], msgspec.msgpack.Ext(1, b"x"),
 )  # fmt: skip
 """Values of wrong types, beyond every bound, or too many."""
+WRONG_CHECKSUM = 1 << 63 | 1
 COUNTS = (64, 257, 2048, 4096, 4097)
 
 
@@ -73,13 +74,13 @@ class Liar:
             node = node[at]
 
     def header(self, transfer_id: str, epoch: int, credits: Sequence[Credit]) -> msg.Slab:
-        """A slab header about one transfer, mostly under credits that were really lent. The checksum is never right."""
+        """A slab header about one transfer, mostly under credits that were really lent. Its checksum is wrong."""
         credit = self.chance.choice(credits) if credits and self.chance.random() < 0.7 else self.credit()
         return msg.Slab(
             transfer_id if self.chance.random() < 0.9 else self.name(),
             epoch if self.chance.random() < 0.9 else self.number(),
             self.number(), self.chance.choice((0, 0, 0, 1, self.number())), self.span(), self.span(), credit,
-            self.chance.choice(("raw", "raw", "split", "pickle", "")), self.number(), 1,
+            self.chance.choice(("raw", "raw", "split", "pickle", "")), self.number(), WRONG_CHECKSUM,
         )  # fmt: skip
 
     def number(self) -> int:
