@@ -36,7 +36,7 @@ class Checks:
         slowest = max(plan.work_factor for plan in (*scenario.prefill, *scenario.decode))
         self._slack_s = SLACK_S + 0.3 * slowest
         producer, consumer = scenario.producer_timing, scenario.consumer_timing
-        self._quiet = scenario.calm and not scenario.tight and scenario.stalled is None
+        self._quiet = scenario.calm and not scenario.tight and not scenario.stalled
         self._still = self._quiet and scenario.weather.clear
         self._lease_s = max(producer.lease_s, MAX_PREDICTED_S) / SLOWEST_RATE
         self._patience_s = (
@@ -140,28 +140,29 @@ class Checks:
             require(ended, "d", f"{transfer_id} waits at the end, in {engine.ranks[0].name} or for its blocks")
             self._soon(job)
         for rank in engine.ranks:
-            self._consumer(rank)
+            self._consumer(rank, engine.jobs)
 
-    def _consumer(self, rank: DecodeRank) -> None:
-        scenario = self._scenario
+    def _consumer(self, rank: DecodeRank, jobs: dict[str, Job]) -> None:
         for transfer_id, sought in rank.promised.sought.items():
-            require(bool(sought.outcome), "d", f"{transfer_id} on {rank.name} never ended")
-            cycle = scenario.calm and "no progress" in sought.outcome and not self._stalled(rank)
-            require(not cycle, "d", f"{transfer_id} on {rank.name} waited in a circle: {sought.outcome}")
-            as_calm = not scenario.calm or scenario.tight or self._stalled(rank) or sought.outcome == "Deliver"
-            require(as_calm, "g", f"{transfer_id} on {rank.name} in calm weather: {sought.outcome}")
+            where = f"{transfer_id} on {rank.name}"
+            require(bool(sought.outcome), "d", f"{where} never ended")
+            if self._scenario.calm and not self._stalled(jobs[transfer_id]):
+                require("no progress" not in sought.outcome, "d", f"{where} waited in a circle: {sought.outcome}")
+                as_calm = self._scenario.tight or sought.outcome == "Deliver"
+                require(as_calm, "g", f"{where} in calm weather: {sought.outcome}")
         book = rank.session.book
         free = sorted(book.ring._free)
-        require(free == list(range(scenario.num_ring_slots)), "d", f"free slots of {rank.name} at the end: {free}")
+        whole = free == list(range(self._scenario.num_ring_slots))
+        require(whole, "d", f"free slots of {rank.name} at the end: {free}")
         require(not book.transfers, "d", f"{rank.name} keeps {list(book.transfers)}")
 
-    def _stalled(self, rank: DecodeRank) -> bool:
-        return self._scenario.stalled is not None and rank.name.startswith(f"D{self._scenario.stalled}.")
+    def _stalled(self, job: Job) -> bool:
+        return self._scenario.stalled in (f"P{job.plan.p}", f"D{job.plan.d}")
 
     def _soon(self, job: Job) -> None:
         """Nobody waits for somebody else's peer."""
         plan, stalled = job.plan, self._scenario.stalled
-        if plan.d == stalled or not (self._still or stalled is not None):
+        if self._stalled(job) or not (self._still or stalled):
             return
         ready_at = max(self._world.prefill[plan.p].runs[plan.transfer_id].finished_at, job.admitted_at)
         took_s = job.ended_at - ready_at

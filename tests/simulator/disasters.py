@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 STALL_S = 60.0
 STALL_LEASE_S = 30.0
+STALLS = ("stop", "crawl", "<>", "<", ">", "prefill")
 
 
 def producer_names(scene: Scenario) -> list[str]:
@@ -64,17 +65,19 @@ def draw_stops(rng: Random, scene: Scenario) -> tuple[Stop, ...]:
 
 
 def draw_stall(rng: Random, scene: Scenario) -> Scenario:
-    """Decode engine 0 stops, can no longer be reached, or crawls, or a prefill does; leases outlast all patience."""
+    """An engine stops, can no longer be reached or crawls, or one prefill does; leases outlast all patience."""
     ranks = [name for name in consumer_names(scene) if name.startswith("D0.")]
-    at, how = rng.uniform(0.0, 2.5), rng.choice(("stop", "crawl", "<>", "<", ">", "prefill"))
+    at, how = rng.uniform(0.0, 2.5), rng.choice((*STALLS, "producer", "producer"))
     scene = replace(
         scene,
-        stalled=0 if how != "prefill" else None,
+        stalled={"prefill": "", "producer": "P0"}.get(how, "D0"),
         weather=Weather(duplicate=scene.weather.duplicate),
         producer_timing=replace(TIMING, lease_s=STALL_LEASE_S),
     )
     if how == "prefill":
         return _slow_first(scene)
+    if how == "producer":
+        return _stopped_producer(scene, at)
     if how == "crawl":
         return replace(scene, decode=(replace(scene.decode[0], work_factor=20.0), *scene.decode[1:]))
     if how == "stop":
@@ -102,6 +105,21 @@ def _slow_first(scene: Scenario) -> Scenario:
         decode=(replace(scene.decode[0], num_blocks=sum(plan.num_blocks for plan in scene.requests)),),
         num_ring_slots=max(scene.num_ring_slots, enough),
     )
+
+
+def _stopped_producer(scene: Scenario, at: float) -> Scenario:
+    """Prefill engine 0 of two stops; decode engine 0 wants KV of both."""
+    requests = tuple(replace(plan, p=index % 2, d=0) for index, plan in enumerate(scene.requests))
+    num_blocks = sum(plan.num_blocks for plan in requests)
+    scene = replace(
+        scene,
+        requests=requests,
+        prefill=2 * (replace(scene.prefill[0], num_blocks=num_blocks),),
+        decode=(replace(scene.decode[0], num_blocks=num_blocks),),
+        num_ring_slots=8,
+    )
+    names = [name for name in producer_names(scene) if name.startswith("P0.")]
+    return replace(scene, stops=tuple(Stop(at / 2, name, STALL_S) for name in names))
 
 
 class Disasters:

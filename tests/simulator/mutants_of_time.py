@@ -23,6 +23,9 @@ from pdkv_connector.session.producer_leg import ProducerLeg
 from pdkv_connector.session.producer_transfer import ProducerTransfer
 from tests.simulator.mutant import Method, Mutant, nothing
 
+DAY_S = 86400.0
+"""The longest lease that a Welcome may name."""
+
 
 def _nothing_to_repeat(_original: Method) -> Method:
     return lambda *_args: []
@@ -49,7 +52,9 @@ def _lease_as_deadline(original: Method) -> Method:
         original(self, event, now)
         for index, action in enumerate(self.book.actions):
             if isinstance(action, Send) and isinstance(action.message, msg.Welcome):
-                deadline = msgspec.structs.replace(action.message, lease_s=max(0.1, now + self.book.timing.lease_s))
+                deadline = msgspec.structs.replace(
+                    action.message, lease_s=min(max(0.1, now + self.book.timing.lease_s), DAY_S)
+                )
                 self.book.actions[index] = Send(action.peer, deadline)
 
     return hear
@@ -131,6 +136,7 @@ MUTANTS_OF_TIME = (
     Mutant("one engine may hold every send slot", ProducerBook, "_engine_of", _everybody_alone),
     Mutant("a restarted consumer is not recognised", ProducerBook, "lose_peer", nothing),
     Mutant("a producer that stood still writes on", Leases, "end_all", nothing),
+    Mutant("what lay in the sockets of a stopped producer counts", ConsumerDesk, "greet_anew", nothing),
     Mutant("legs that are over stay in turn", ProducerBook, "end_leg", _keep_in_turn),
     Mutant("peers that are gone are kept", ProducerBook, "lose_peer", _keep_peers),
 )  # fmt: skip

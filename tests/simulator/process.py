@@ -69,6 +69,8 @@ class Process:
     def _handle(self, event: ev.ProducerEvent | ev.ConsumerEvent) -> None:
         if self.world.trace:
             self.world.note(f"{self.name} <- {event}")
+        if not self._busy:
+            self.carry_out(self.session.tick(self.now))
         self._busy = True
         self.carry_out(self.session.handle(event, self.now))
 
@@ -79,14 +81,17 @@ class Process:
             self.hands[type(action)](self, action)
 
     def tick(self) -> None:
-        """Time passes, if it does here; for a session that was idle at the last tick nothing would follow from it."""
+        """Time passes, if it does here; an idle session is spared the ticks from which nothing would follow."""
         busy = bool(self.session.transfers)
         if not self.stopped and not self.dead and (busy or self._busy):
             self._busy = busy
             self.carry_out(self.session.tick(self.now))
 
     def stop(self) -> None:
-        """Handle nothing from now on."""
+        """Handle nothing from now on; the last tick was a moment ago."""
+        if not self.stopped:
+            self.carry_out(self.session.tick(self.now))
+            self._busy = True
         self.stopped, self.disturbed_at = True, self.world.loop.now
 
     def go_on(self) -> None:

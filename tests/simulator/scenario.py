@@ -123,8 +123,8 @@ class Stop:
 class Scenario:
     """All that a schedule is drawn from, but for delays. A calm one has no disaster: everything must be delivered.
 
-    `tight`: pools are so small that requests wait for blocks. `stalled` is a decode engine that comes to a halt in
-    some way, beside others that must not notice. `codec_whims` is the chance that a slab has another codec than raw.
+    `tight`: pools are so small that requests wait for blocks. `stalled` names an engine that comes to a halt in some
+    way, beside others that must not notice. `codec_whims` is the chance that a slab has another codec than raw.
     `one_sided`: writes land in a stopped process too, as they do with RDMA and not with TCP.
     """
 
@@ -146,7 +146,7 @@ class Scenario:
     producer_timing: Timing
     consumer_timing: Timing
     tight: bool = False
-    stalled: int | None = None
+    stalled: str = ""
     one_sided: bool = False
     partitions: tuple[Partition, ...] = ()
     crashes: tuple[Crash, ...] = ()

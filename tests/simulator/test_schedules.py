@@ -11,8 +11,8 @@ from tests.simulator.mutants import MUTANTS
 from tests.simulator.simulate import failures, play
 
 NUM_SCHEDULES = int(os.environ.get("PDKV_TEST_SCHEDULES", "20000"))
-NUM_BATCHES = 8
-ENOUGH_FOR_A_MUTANT = 1500
+NUM_BATCHES = 40
+ENOUGH_FOR_A_MUTANT = 4000
 
 
 @pytest.mark.parametrize("batch", range(NUM_BATCHES))
