@@ -80,10 +80,10 @@ class DecodeRank(Process):
         self.promised.check_grant(action)
         payload = self._slots.get(action.header.credit.slot)
         if payload is None or payload.damaged or payload.checksum != action.header.checksum:
-            self.later(self.work_s(), partial(self.feed, ev.Damaged(action.key, "checksum")))
+            self.works(partial(self.feed, ev.Damaged(action.key, "checksum")))
             return
         self.promised.place(action, payload)
-        self.later(self.work_s(), partial(self._scattered, action))
+        self.works(partial(self._scattered, action))
 
     def _scattered(self, action: act.Scatter) -> None:
         self.promised.check_placed(action)

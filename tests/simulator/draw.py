@@ -42,7 +42,7 @@ MANY = Kind(prefill=(1, 1, 2), decode=(1, 2, 3), requests=(2, 3, 4), shapes=SHAP
 TIGHT = Kind(decode=(1, 1, 2), requests=(3, 4, 6), shapes=SHAPES[:5], tight=True)
 STALL = Kind(decode=(2, 3), requests=(3, 4, 5), shapes=SHAPES[:5], stalls=True, calm=1.0)
 LARGE = Kind(prefill=(1, 2), decode=(1, 2), requests=(6, 8, 12), shapes=LARGE_SHAPES)
-KINDS = 10 * (PLAIN,) + 4 * (MANY,) + 3 * (TIGHT,) + 2 * (STALL,) + (LARGE,)
+KINDS = 9 * (PLAIN,) + 4 * (MANY,) + 3 * (TIGHT,) + 3 * (STALL,) + (LARGE,)
 
 
 def _request(rng: Random, index: int, engines: tuple[int, int], calm: bool, slow_prefill: bool) -> RequestPlan:

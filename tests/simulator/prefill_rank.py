@@ -78,7 +78,7 @@ class PrefillRank(Process):
         self._send_slots[action.send_slot] = (action.key, None)
         self.blocks.check_read(action)
         self.blocks.held[action.key.leg.transfer_id].reading[action.key] = action
-        self.later(self.work_s(), partial(self._gathered, action))
+        self.works(partial(self._gathered, action))
 
     def _gathered(self, action: act.Gather) -> None:
         held = self.blocks.held[action.key.leg.transfer_id]
@@ -99,7 +99,7 @@ class PrefillRank(Process):
 
     def _digest(self, action: act.Digest) -> None:
         self.blocks.check_digest(action)
-        self.later(self.work_s(), partial(self._digested, action))
+        self.works(partial(self._digested, action))
 
     def _digested(self, action: act.Digest) -> None:
         self.blocks.check_digest(action)

@@ -58,6 +58,14 @@ class Process:
         """Make a call in this process in `delay_s`."""
         self.world.loop.after(delay_s, partial(self.does, call))
 
+    def works(self, call: Callable[[], None]) -> None:
+        """Make a call when a gather or a scatter is done: at once, as on a CPU, or later."""
+        delay_s = self.work_s()
+        if delay_s:
+            self.later(delay_s, call)
+        else:
+            self.does(call)
+
     def feed(self, event: ev.ProducerEvent | ev.ConsumerEvent) -> None:
         """Give the session an event and carry out what it answers."""
         self.does(partial(self._handle, event))
