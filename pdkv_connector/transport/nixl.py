@@ -68,11 +68,12 @@ class NixlTransport:
     def connect(self, peer: PeerId, metadata: bytes) -> None:
         self._open_receiver()
         agent = _open_envelope(peer, metadata, self._backend)
-        name = self._open_writer().load(agent)
         old = self._peers.get(peer)
-        self._peers[peer] = (name, agent)
-        if old is not None and old[0] != name:
-            self._forget(peer, old[0], "it has been replaced by a new instance")
+        if old is None or old[1] != agent:
+            self._peers[peer] = ("", agent)
+            if old is not None:
+                self._forget(peer, old[0], "it has been replaced by a new instance")
+        self._reach(peer)
 
     def write(self, peer: PeerId, source: Memory, target: Memory, notification: bytes) -> int:
         if peer not in self._peers:
@@ -85,7 +86,7 @@ class NixlTransport:
             raise TransportError(f"source {source} is not inside registered memory: call register() first")
         write_id, now = next(self._write_ids), time.monotonic()
         try:
-            self._open_writer().start(write_id, peer, self._peers[peer][0], source, target, notification, now)
+            self._open_writer().start(write_id, peer, self._reach(peer), source, target, notification, now)
         except TransportError as error:
             self._failures.append(WriteFailed(write_id, f"peer {peer!r}: {error}"))
         return write_id
@@ -135,9 +136,18 @@ class NixlTransport:
         """The present writer, or a new one that knows every memory and peer of this transport."""
         if self._writer is None:
             self._writer = NixlWriter(self._backend, self._params, self._memories, self._write_limit_s)
-            for _, agent in self._peers.values():
-                self._writer.load(agent)
+            for name, agent in self._peers.values():
+                if name:
+                    self._writer.expect(name, agent)
         return self._writer
+
+    def _reach(self, peer: PeerId) -> str:
+        """Name of the peer's agent. Raises TransportError while it cannot be reached; each write tries again."""
+        name, agent = self._peers[peer]
+        if not name:
+            name = self._open_writer().load(agent)
+            self._peers[peer] = (name, agent)
+        return name
 
     def _forget(self, peer: PeerId, remote: str, reason: str) -> None:
         now, shared = time.monotonic(), any(name == remote for name, _ in self._peers.values())

@@ -51,6 +51,14 @@ class NixlWriter:
         self._unwanted.discard(name)
         return name
 
+    def expect(self, name: str, metadata: bytes) -> None:
+        """Make a known agent writable; one that cannot be reached now is tried again by each write to it."""
+        try:
+            self.load(metadata)
+        except TransportError:
+            self._remotes[name] = metadata
+            self._broken.add(name)
+
     def start(
         self, write_id: int, peer: PeerId, remote: str, source: Memory, target: Memory, notification: bytes, now: float
     ) -> None:

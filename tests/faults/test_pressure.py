@@ -15,6 +15,7 @@ from tests.faults.rig.record import RECORD
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
 
 NUM_BLOCKS = 12
+FILLING_TOKENS = 24
 NUM_USABLE = NUM_BLOCKS - 1  # one is vLLM's null block
 CONTEXT_TOKENS = 1024
 PATIENCE_S = 15.0
@@ -40,9 +41,13 @@ def tiny(tiny_ground: Ground, no_servers: None) -> Iterator[EnginePair]:
 
 
 def run(pair: EnginePair, prompts: list[list[int]], max_tokens: int) -> list[Outcome]:
-    """All at once."""
-    tickets = [pair.start(prompt, max_tokens, "concurrent") for prompt in prompts]
-    return [pair.finish(ticket, prompt, max_tokens) for ticket, prompt in zip(tickets, prompts, strict=True)]
+    """All computed by P, then all asked of D at the same time."""
+    ids = [new_transfer_id("tiny") for _ in prompts]
+    begun = [pair.submit_prefill(prompt, name) for prompt, name in zip(prompts, ids, strict=True)]
+    prefills = [pair.prefill.wait(request) for request in begun]
+    asked = [pair.submit_decode(prompt, max_tokens, name) for prompt, name in zip(prompts, ids, strict=True)]
+    decodes = [pair.decode.wait(request) for request in asked]
+    return [Outcome(*each) for each in zip(ids, prefills, decodes, strict=True)]
 
 
 def num_preemptions(pair: EnginePair) -> tuple[float, float]:
@@ -57,7 +62,7 @@ def references_of(ground: Ground, prompts: list[list[int]], max_tokens: int) -> 
 
 def test_decode_engine_preempts(tiny: EnginePair, tiny_ground: Ground) -> None:
     """Requests that grow past D's pool: some lose their blocks and come back, with the right tokens."""
-    max_tokens, num_prompt_tokens = 24, 3 * BLOCK_TOKENS - 10
+    max_tokens, num_prompt_tokens = 40, 3 * BLOCK_TOKENS - 10
     prompts = [make_prompt(num_prompt_tokens, seed) for seed in (21, 22, 23)]
     assert 3 * 3 <= NUM_USABLE < 3 * 4, "all are admitted, and do not fit when they have grown by a block each"
     references = references_of(tiny_ground, prompts, max_tokens)
@@ -91,18 +96,17 @@ def test_case_c13_kv_waits_on_the_prefill_engine_until_the_decode_engine_has_blo
 ) -> None:
     """D is full when P is done: the KV stays on P meanwhile, and D takes it from there."""
     filler, prompt = (make_prompt(6 * BLOCK_TOKENS + 5, seed) for seed in (27, 28))
-    reference = tiny_ground.reference(prompt)
-    busy = tiny.decode.submit(filler, 48)
-    ticket = tiny.start(prompt, len(reference), "concurrent")
-    tiny.prefill.wait(ticket.on_prefill)
-    assert not tiny.decode.ended(busy), "D had room before P was done"
-    assert not tiny_ground.timeline(tiny.decode).events(ticket.transfer_id), "D had blocks for it at once"
-    begun = time.monotonic()
-    answer = tiny.decode.wait(ticket.decoding())
+    reference, transfer_id = tiny_ground.reference(prompt), new_transfer_id("c13")
+    tiny.prefill.wait(tiny.submit_prefill(prompt, transfer_id))
+    filling = tiny.decode.submit(filler, FILLING_TOKENS)
+    waiting = tiny.submit_decode(prompt, len(reference), transfer_id)
+    filled, begun = tiny.decode.wait(filling), time.monotonic()
+    answer = tiny.decode.wait(waiting)
     assert answer.token_ids == reference
-    assert is_remote(answer), tiny_ground.timeline(tiny.decode).reasons(ticket.transfer_id)
-    tiny.decode.wait(busy)
-    RECORD.note("tiny KV pool", "no free block on D", "KV waited on P, served remotely", time.monotonic() - begun)
+    assert is_remote(answer), tiny_ground.timeline(tiny.decode).reasons(transfer_id)
+    (registered,) = tiny_ground.timeline(tiny.decode).events(transfer_id, "registered")
+    assert registered["t"] >= filled.t_finished, "D had blocks for it before"
+    RECORD.note("tiny KV pool", "no free block on D", "KV waits on P, served remotely", time.monotonic() - begun)
     assert_at_rest(tiny.prefill, tiny.decode, limit_s=PATIENCE_S)
 
 
