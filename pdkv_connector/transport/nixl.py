@@ -145,7 +145,7 @@ class NixlTransport:
         """Name of the peer's agent. Raises TransportError while it cannot be reached; each write tries again."""
         name, agent = self._peers[peer]
         if not name:
-            name = self._open_writer().load(agent)
+            name = self._open_writer().load(agent, time.monotonic())
             self._peers[peer] = (name, agent)
         return name
 

@@ -2,6 +2,7 @@
 
 A writer with a write that outlived the time limit is *stuck*: it takes no new writes, finishes the others, and is then
 destroyed, which is the one way to make sure that NIXL reads no source any more. Only then are stuck writes reported.
+So is one that cannot load a peer it is to write to: UCX knows only the network devices that were up when it began.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ class NixlWriter:
         self._broken: set[str] = set()
         self._unwanted: set[str] = set()
         self._flights: dict[int, _Flight] = {}
+        self._blind_s = float("inf")
         for memory in memories:
             self.register(memory)
 
@@ -43,8 +45,15 @@ class NixlWriter:
         """Make `memory` usable as a source. Raises TransportError."""
         self._agent.register(memory)
 
-    def load(self, metadata: bytes) -> str:
+    def load(self, metadata: bytes, now: float) -> str:
         """Make the agent that `metadata` describes writable; returns its name. Raises TransportError."""
+        try:
+            return self._load(metadata)
+        except TransportError:
+            self._blind_s = min(self._blind_s, now + self._limit_s)
+            raise
+
+    def _load(self, metadata: bytes) -> str:
         name = self._agent.add_remote(metadata)
         self._remotes[name] = metadata
         self._broken.discard(name)
@@ -54,7 +63,7 @@ class NixlWriter:
     def expect(self, name: str, metadata: bytes) -> None:
         """Make a known agent writable; one that cannot be reached now is tried again by each write to it."""
         try:
-            self.load(metadata)
+            self._load(metadata)
         except TransportError:
             self._remotes[name] = metadata
             self._broken.add(name)
@@ -65,7 +74,7 @@ class NixlWriter:
         """Post one write. Raises TransportError when it could not be posted."""
         if remote in self._broken and remote not in self._busy():
             self._agent.remove_remote(remote)
-            self.load(self._remotes[remote])
+            self.load(self._remotes[remote], now)
         try:
             handle = self._agent.start(remote, source, target, notification)
         except TransportError:
@@ -99,8 +108,8 @@ class NixlWriter:
             self._unwanted.add(remote)
 
     def is_stuck(self, now: float) -> bool:
-        """True when some write has outlived its limit."""
-        return any(flight.deadline_s <= now for flight in self._flights.values())
+        """True when some write has outlived its limit, or a peer could not be loaded that long ago."""
+        return self._blind_s <= now or any(flight.deadline_s <= now for flight in self._flights.values())
 
     def is_settled(self, now: float) -> bool:
         """True when every write that is left has outlived its limit."""
