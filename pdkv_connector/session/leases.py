@@ -51,7 +51,11 @@ class Leases:
             self._give_up(max(stale, key=lambda transfer: (not transfer.legs, self._silent_s(transfer, now))), now)
 
     def end_all(self, reason: str) -> None:
-        """Consumers have given this process up meanwhile: what they had said before must not start a write now."""
+        """Consumers have given this process up meanwhile: what they had said before must not start a write now.
+
+        Some of it lies in the sockets yet; only a new greeting is known to be fresh.
+        """
+        self._book.greets_anew = set(self._book.peers)
         for transfer in list(self._book.transfers.values()):
             for leg in list(transfer.legs.values()):
                 self._book.abort_leg(transfer, leg, reason)

@@ -52,7 +52,6 @@ class ProducerSession:
         if now - self._ticked_at > self.book.timing.peer_timeout_s:
             self._ticked_at = now
             self.leases.end_all("the producer stood still for too long")
-            self.desk.greet_anew()
         _EVENTS[type(event)](self, event, now)
         return self._flush(now)
 

@@ -31,7 +31,6 @@ class ConsumerDesk:
         self._transport = transport
         self._metadata = metadata
         self._slot_bytes = slot_bytes
-        self._greets_anew: set[PeerId] = set()
         self._layer_bytes = tuple(token_head_bytes(layer) for layer in facts.layers)
 
     def hear(self, event: Heard, now: float) -> None:
@@ -39,7 +38,7 @@ class ConsumerDesk:
         known = self.book.peers.get(event.peer)
         if isinstance(event.message, msg.Hello):
             self._on_hello(event.peer, event.instance, event.message)
-        elif known is None or known[1] != event.instance or event.peer in self._greets_anew:
+        elif known is None or known[1] != event.instance or event.peer in self.book.greets_anew:
             self.book.refuse(
                 event.peer, "", 0, RefuseCode.HELLO_REQUIRED, "say Hello first: this producer does not know you"
             )
@@ -47,10 +46,6 @@ class ConsumerDesk:
             handler(self, event.peer, event.message, now)
         if event.peer in self.book.peers:
             self.book.heard_at[event.peer] = now
-
-    def greet_anew(self) -> None:
-        """What consumers said while this process stood still lies in its sockets yet: only a new greeting is fresh."""
-        self._greets_anew = set(self.book.peers)
 
     def forget_silent(self, now: float) -> None:
         """Consumers that are gone for good leave nothing behind: a restarted one comes under a new name."""
@@ -64,7 +59,7 @@ class ConsumerDesk:
         except HandshakeRefused as refusal:
             self.book.refuse(peer, "", 0, RefuseCode.INCOMPATIBLE, str(refusal))
             return
-        self._greets_anew.discard(peer)
+        self.book.greets_anew.discard(peer)
         known = self.book.peers.get(peer)
         if known is not None and known[1] != instance:
             self.book.lose_peer(peer, "consumer restarted")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING
 
 from pdkv_connector.session import actions as act
@@ -14,6 +13,7 @@ from tests.simulator.footprint import check_footprint
 from tests.simulator.prefill_engine import PrefillEngine
 from tests.simulator.process import Process
 from tests.simulator.scenario import MAX_DELAY_S, MAX_WRITE_S, SLOWEST_RATE
+from tests.simulator.silence import Silence
 from tests.simulator.violation import Violation, require
 
 if TYPE_CHECKING:
@@ -42,6 +42,8 @@ class Checks:
         self._patience_s = (
             consumer.stall_timeout_s + 2 * producer.lease_s + consumer.peer_timeout_s
         ) / SLOWEST_RATE + 4 * self._slack_s  # fmt: skip
+
+        self.silence = Silence(world, consumer.peer_timeout_s / SLOWEST_RATE + self._slack_s)
 
     def disaster(self, down_s: float = 0.0) -> None:
         self.last_disaster_at = max(self.last_disaster_at, self._world.loop.now + down_s)
@@ -84,25 +86,6 @@ class Checks:
         """Where nothing is lost or late nothing is written twice."""
         if not (not self._still or write.attempt == 1):
             raise Violation("g", f"{rank.name} writes {write.key} again without a cause")
-
-    # -- silence ------------------------------------------------------------------------------------------------------
-
-    def silent(self, name: str, for_s: float) -> None:
-        """A producer says nothing for this long from now on: who waits for it must notice."""
-        timing = self._scenario.consumer_timing
-        patience_s = timing.peer_timeout_s / SLOWEST_RATE + self._slack_s
-        if name[0] == "P" and for_s > patience_s:
-            self._world.loop.after(patience_s, partial(self._noticed, name, self._world.loop.now))
-
-    def _noticed(self, name: str, since: float) -> None:
-        consumers = [rank for engine in self._world.decode for rank in engine.ranks]
-        for rank in consumers:
-            for transfer in rank.session.transfers.values() if rank.disturbed_at < since and not rank.stopped else ():
-                leg = transfer.legs.get(name)
-                asked_at = rank.promised.sought[transfer.transfer_id].asked_at
-                still = leg and transfer.open and not leg.complete and asked_at < since
-                what = f"{rank.name} waits for {transfer.transfer_id} of {name}, silent since {since:.2f}"
-                require(not still, "g", what)
 
     # -- the end ------------------------------------------------------------------------------------------------------
 

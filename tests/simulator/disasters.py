@@ -145,7 +145,7 @@ class Disasters:
             return
         world.note(f"{stop.process} is stopped for {stop.for_s:.2f} s")
         process.stop()
-        world.checks.silent(stop.process, stop.for_s)
+        world.checks.silence.begins(stop.process, stop.for_s)
         world.loop.after(stop.for_s, process.go_on)
 
     def _notice(self, cut: Partition) -> None:

@@ -79,6 +79,14 @@ def _reclaim_and_go_on(_original: Method) -> Method:
     return give_up
 
 
+def _believe_all(original: Method) -> Method:
+    def end_all(self: Leases, reason: str) -> None:
+        original(self, reason)
+        self._book.greets_anew.clear()
+
+    return end_all
+
+
 def _release_at_once(original: Method) -> Method:
     def on_finished(self: ProducerSession, event: ev.Finished, now: float) -> None:
         original(self, event, now)
@@ -136,7 +144,7 @@ MUTANTS_OF_TIME = (
     Mutant("one engine may hold every send slot", ProducerBook, "_engine_of", _everybody_alone),
     Mutant("a restarted consumer is not recognised", ProducerBook, "lose_peer", nothing),
     Mutant("a producer that stood still writes on", Leases, "end_all", nothing),
-    Mutant("what lay in the sockets of a stopped producer counts", ConsumerDesk, "greet_anew", nothing),
+    Mutant("what lay in the sockets of a stopped producer counts", Leases, "end_all", _believe_all),
     Mutant("legs that are over stay in turn", ProducerBook, "end_leg", _keep_in_turn),
     Mutant("peers that are gone are kept", ProducerBook, "lose_peer", _keep_peers),
 )  # fmt: skip

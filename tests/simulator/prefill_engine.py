@@ -68,7 +68,7 @@ class PrefillEngine:
         self._world.checks.disaster(down_s)
         for rank in self.ranks:
             rank.die()
-            self._world.checks.silent(rank.name, down_s)
+            self._world.checks.silence.begins(rank.name, down_s)
         self._world.hush(self.ranks)
         self.ranks, self.runs = [], {}
         self.pool = BlockPool(0)
