@@ -33,7 +33,7 @@ from tests.unit.runtime.roles import Decode, Prefill
 from tests.unit.runtime.watch import rss_bytes, watching
 from tests.unit.session.dialogue import hello
 
-QUICK: dict[str, Any] = {"lease_s": 1.0, "heartbeat_s": 0.1, "peer_timeout_s": 0.5, "producer_timeout_s": 2.0}
+QUICK: dict[str, Any] = {"lease_s": 1.0, "heartbeat_s": 0.1, "peer_timeout_s": 2.0, "producer_timeout_s": 2.0}
 NUM_LIARS = 4
 BAIT_TOKENS = 40
 BAIT_EVERY = 40
@@ -62,7 +62,9 @@ class Field:
         self._num_wanted += 1
         self.decode.want(prompt, self.prefill)
         self.prefill.run(prompt)
-        wait_until(lambda: prompt.transfer_id in self.decode.rank.take().delivered, "delivery under fire")
+        outcome, name = self.decode.rank.take(), prompt.transfer_id
+        wait_until(lambda: name in self.decode.rank.take().delivered | outcome.failed.keys(), "delivery under fire")
+        assert name not in outcome.failed, outcome.failed[name]
         self.prefill.rank.wait_released(prompt)
         assert self.outside_grants() == []
 
