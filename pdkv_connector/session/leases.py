@@ -50,12 +50,12 @@ class Leases:
             self._reclaimed_at = now
             self._give_up(max(stale, key=lambda transfer: (not transfer.legs, self._silent_s(transfer, now))), now)
 
-    def end_all(self, reason: str) -> None:
+    def end_all(self, reason: str, now: float) -> None:
         """Consumers have given this process up meanwhile: what they had said before must not start a write now.
 
-        Some of it lies in the sockets yet; only a new greeting is known to be fresh.
+        Some of it lies in the sockets yet, before what took it back: whoever means it still will say it again.
         """
-        self._book.greets_anew = set(self._book.peers)
+        self._book.deaf_until = now + self._timing.retry_s
         for transfer in list(self._book.transfers.values()):
             for leg in list(transfer.legs.values()):
                 self._book.abort_leg(transfer, leg, reason)

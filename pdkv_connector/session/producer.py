@@ -51,7 +51,7 @@ class ProducerSession:
         """Take one event; returns what the runtime must do, in order."""
         if now - self._ticked_at > self.book.timing.peer_timeout_s:
             self._ticked_at = now
-            self.leases.end_all("the producer stood still for too long")
+            self.leases.end_all("the producer stood still for too long", now)
         _EVENTS[type(event)](self, event, now)
         return self._flush(now)
 

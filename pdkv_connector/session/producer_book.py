@@ -28,7 +28,7 @@ class ProducerBook:
         self.send_slots = list(range(num_slots))
         self.peers: dict[PeerId, tuple[msg.Hello, str]] = {}
         self.heard_at: dict[PeerId, float] = {}
-        self.greets_anew: set[PeerId] = set()
+        self.deaf_until = float("-inf")
         self.transfers: dict[TransferId, ProducerTransfer] = {}
         self.ended: OrderedDict[TransferId, str] = OrderedDict()
         self.turn: OrderedDict[LegKey, ProducerLeg] = OrderedDict()

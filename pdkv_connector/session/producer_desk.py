@@ -35,10 +35,12 @@ class ConsumerDesk:
 
     def hear(self, event: Heard, now: float) -> None:
         """Answer one message; strangers are asked to greet first."""
+        if now < self.book.deaf_until and not isinstance(event.message, msg.Delivered | msg.Abort):
+            return
         known = self.book.peers.get(event.peer)
         if isinstance(event.message, msg.Hello):
             self._on_hello(event.peer, event.instance, event.message)
-        elif known is None or known[1] != event.instance or event.peer in self.book.greets_anew:
+        elif known is None or known[1] != event.instance:
             self.book.refuse(
                 event.peer, "", 0, RefuseCode.HELLO_REQUIRED, "say Hello first: this producer does not know you"
             )
@@ -59,7 +61,6 @@ class ConsumerDesk:
         except HandshakeRefused as refusal:
             self.book.refuse(peer, "", 0, RefuseCode.INCOMPATIBLE, str(refusal))
             return
-        self.book.greets_anew.discard(peer)
         known = self.book.peers.get(peer)
         if known is not None and known[1] != instance:
             self.book.lose_peer(peer, "consumer restarted")

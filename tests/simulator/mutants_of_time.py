@@ -80,9 +80,9 @@ def _reclaim_and_go_on(_original: Method) -> Method:
 
 
 def _believe_all(original: Method) -> Method:
-    def end_all(self: Leases, reason: str) -> None:
-        original(self, reason)
-        self._book.greets_anew.clear()
+    def end_all(self: Leases, reason: str, now: float) -> None:
+        original(self, reason, now)
+        self._book.deaf_until = now
 
     return end_all
 
