@@ -52,7 +52,6 @@ def test_decode_engine_killed(ground: Ground, state: str) -> None:
     prefill, decode = moment.pair.prefill, moment.pair.decode
     decode.process.kill()
     killed = time.monotonic()
-    moment.relay.restore()
     assert moment.on_prefill is not None
     assert moment.on_decode is not None
     prefill.wait(moment.on_prefill)
