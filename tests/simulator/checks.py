@@ -149,5 +149,6 @@ class Checks:
             return
         ready_at = max(self._world.prefill[plan.p].runs[plan.transfer_id].finished_at, job.admitted_at)
         took_s = job.ended_at - ready_at
-        bound_s = SOON_S + SOON_PER_REQUEST_S * len(self._scenario.requests)
+        num_legs = max(1, self._scenario.d_tp // self._scenario.p_tp)  # of each transfer on a producer rank
+        bound_s = SOON_S + SOON_PER_REQUEST_S * len(self._scenario.requests) * num_legs
         require(took_s < bound_s, "h", f"{plan.transfer_id} on D{plan.d} waited {took_s:.1f} s for others")

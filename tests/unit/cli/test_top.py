@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import fcntl
 import io
 import os
@@ -237,6 +238,13 @@ def read_until(terminal: int, words: str) -> str:
     return shown
 
 
+def drain(terminal: int) -> None:
+    """Read until nobody writes to the terminal any more, which shows as an error."""
+    with contextlib.suppress(OSError):
+        while os.read(terminal, 65536):
+            pass
+
+
 def test_in_a_terminal_it_goes_on_when_an_engine_goes_and_ends_with_ctrl_c(decode: Engine) -> None:
     terminal, inside = pty.openpty()
     fcntl.ioctl(inside, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 80, 0, 0))
@@ -249,6 +257,7 @@ def test_in_a_terminal_it_goes_on_when_an_engine_goes_and_ends_with_ctrl_c(decod
             stderr=inside,
             env={**os.environ, "TERM": "xterm"},
         )
+        os.close(inside)  # so that reading ends when the child does
         try:
             read_until(terminal, "4,597")
             decode.set("reserved_tokens", 12345)
@@ -259,9 +268,9 @@ def test_in_a_terminal_it_goes_on_when_an_engine_goes_and_ends_with_ctrl_c(decod
     try:
         read_until(terminal, "cannot be reached: Connection refused")
         child.send_signal(signal.SIGINT)
+        drain(terminal)  # a child whose terminal nobody reads cannot end
         assert child.wait(30) == 0
     finally:
         child.kill()
         child.wait()
         os.close(terminal)
-        os.close(inside)
