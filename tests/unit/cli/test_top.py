@@ -249,7 +249,9 @@ def test_in_a_terminal_it_goes_on_when_an_engine_goes_and_ends_with_ctrl_c(decod
     terminal, inside = pty.openpty()
     fcntl.ioctl(inside, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 80, 0, 0))
     with serving(decode) as urls:
-        code = f"from pdkv_connector.cli.main import app; app(['top', {urls[0]!r}, '--interval', '0.2'])"
+        # Where tests run in the background Ctrl-C may be ignored, and that is inherited.
+        heed = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
+        code = f"{heed}; from pdkv_connector.cli.main import app; app(['top', {urls[0]!r}, '--interval', '0.2'])"
         child = subprocess.Popen(
             [sys.executable, "-c", code],
             stdin=inside,

@@ -13,7 +13,7 @@ from pdkv_connector.runtime.calibration import normal_kv
 from pdkv_connector.telemetry.stats import CodecStats
 from tests.unit.runtime.conftest import OpenRank
 from tests.unit.runtime.prompts import HEAD_DIM, NUM_HEADS, NUM_LAYERS, Prompt
-from tests.unit.runtime.rank import Rank, toy_facts
+from tests.unit.runtime.rank import Rank, toy_facts, wait_until
 from tests.unit.runtime.roles import Decode, Prefill
 
 ALL = ("raw", "split", "pack4")
@@ -82,7 +82,8 @@ def test_digests_are_of_the_kv_not_of_its_code(pair: tuple[Prefill, Decode]) -> 
     prefill, decode = pair
     prompt = SmoothPrompt(NUM_TOKENS)
     run(prefill, decode, prompt, digest=True)
-    local, remote = decode.rank.take().digests[prompt.transfer_id]
+    wait_until(lambda: prompt.transfer_id in decode.rank.take().digests, "digests")  # they come with the last word
+    local, remote = decode.rank.outcome.digests[prompt.transfer_id]
     assert local == remote
     assert len(local) == NUM_LAYERS
 
