@@ -14,9 +14,9 @@ env:  ## create or refresh .venv
 demo: env  ## prefill engine, decode engine and proxy on this machine, tokens compared
 	$(BIN)/pdkv demo
 
-test: env  ## all tests, real engines included; 70 minutes at most
+test: env  ## all tests, real engines included; 85 minutes at most
 	$(BIN)/python -m pytest -m "not engine" -n $(WORKERS) --session-timeout=1500
-	$(BIN)/python -m pytest -m engine --session-timeout=2700
+	$(BIN)/python -m pytest -m engine --session-timeout=3600
 
 test-fast: env  ## tests without engines
 	$(BIN)/python -m pytest -m "not engine and not slow" -n $(WORKERS)
