@@ -65,7 +65,7 @@ class Mover:
         """Scatter a receive slot into `part`. Raises ProtocolError when it is damaged or does not fit."""
         payload = ring.view(slot, num_bytes)
         with self._on_stream():
-            if self._checksum and checksum not in (checksums.NONE, self._checksum.of(payload)):
+            if self._checksum and checksum != checksums.NONE and checksum != self._checksum.of(payload):
                 raise ProtocolError(f"checksum differs over {num_bytes} bytes in slot {slot}")
             self._codecs[codec].decode(self.memory, part, payload)
         self._synchronize()

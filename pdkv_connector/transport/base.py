@@ -11,6 +11,9 @@ from typing import Protocol
 
 from pdkv_connector.types import PeerId
 
+WRITE_LIMIT_S = 10.0
+"""Where nobody says otherwise, a write that has not ended after this long is stuck."""
+
 
 @dataclass(frozen=True, slots=True)
 class Memory:

@@ -18,7 +18,7 @@ from collections.abc import Mapping
 import msgspec
 
 from pdkv_connector.errors import TransportError
-from pdkv_connector.transport.base import Memory, Notified, TransportEvent, WriteFailed
+from pdkv_connector.transport.base import WRITE_LIMIT_S, Memory, Notified, TransportEvent, WriteFailed
 from pdkv_connector.transport.nixl_agent import NixlAgent
 from pdkv_connector.transport.nixl_writer import NixlWriter
 from pdkv_connector.types import PeerId
@@ -38,7 +38,7 @@ class NixlTransport:
     """`Transport` over NIXL backend `backend` with its init `params`; raises TransportError when it cannot start."""
 
     def __init__(
-        self, backend: str = "UCX", params: Mapping[str, str] | None = None, write_limit_s: float = 10.0
+        self, backend: str = "UCX", params: Mapping[str, str] | None = None, write_limit_s: float = WRITE_LIMIT_S
     ) -> None:
         self._backend, self._params, self._write_limit_s = backend, dict(params or {}), write_limit_s
         self._receiver: NixlAgent | None = NixlAgent(backend, self._params)

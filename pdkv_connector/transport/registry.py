@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from pdkv_connector.errors import TransportError
-from pdkv_connector.transport.base import Transport
-
-WRITE_LIMIT_S = 10.0
+from pdkv_connector.transport.base import WRITE_LIMIT_S, Transport
 
 
 def _loopback(backend: str, params: Mapping[str, str], _: float) -> Transport:

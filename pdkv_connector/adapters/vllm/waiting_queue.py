@@ -34,16 +34,14 @@ class WaitingQueue:
         self._waiting.pop(request.request_id, None)
 
     def stepped(self, output: SchedulerOutput) -> None:
-        """The engine decided on a step: who is scheduled waits no more, who is preempted waits again, in front."""
+        """The engine decided on a step: who is preempted waits again, in front."""
         for request_id in output.preempted_req_ids or ():
             if request_id in self._requests:
                 self._waiting[request_id] = None
                 self._waiting.move_to_end(request_id, last=False)
-        for request_id in output.num_scheduled_tokens:
-            self._waiting.pop(request_id, None)
 
     def allocated(self, request: Request) -> None:
-        """A request was given blocks, be it only to wait for its KV."""
+        """A request was given blocks, to run or to wait for its KV: vLLM says so of every one that leaves its queue."""
         self._waiting.pop(request.request_id, None)
 
     @property

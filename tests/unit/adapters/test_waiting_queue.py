@@ -6,7 +6,7 @@ import pytest
 
 from pdkv_connector.adapters.vllm import compat
 from pdkv_connector.adapters.vllm.waiting_queue import WaitingQueue
-from tests.unit.adapters.engine_objects import BLOCK_SIZE, WINDOW, first_step, idle_step, request
+from tests.unit.adapters.engine_objects import BLOCK_SIZE, WINDOW, idle_step, request
 
 
 class Pool(compat.EngineBlocks):
@@ -42,7 +42,7 @@ def test_who_runs_or_has_ended_waits_for_nothing() -> None:
     for made in (runs, ended, receives):
         queue.add(made)
     assert queue.starves
-    queue.stepped(first_step(runs, 0, 16, [1]))
+    queue.allocated(runs)
     queue.remove(ended)
     assert queue.starves
     queue.allocated(receives)
@@ -53,7 +53,7 @@ def test_a_preempted_request_waits_again_and_is_next() -> None:
     queue = WaitingQueue((0,), (BLOCK_SIZE,), Pool(4))
     long, short = request("long", 100), request("short", 10)
     queue.add(long)
-    queue.stepped(first_step(long, 0, 16, [1]))
+    queue.allocated(long)
     queue.add(short)
     assert not queue.starves
     output = idle_step()
